@@ -181,7 +181,7 @@ class CertificateSearch:
         """The cost of the problem after the probes of a plan."""
         problem = self.projections.problem
         missing = max(0, (plan.directions or problem.domain.size) - self.projections.evaluated)
-        per_direction = sum(map(bool, SCHEMES[scheme][0].scales)) + (not self.mode.by_rows)
+        per_direction = sum(map(bool, SCHEMES[scheme][0][0])) + (not self.mode.by_rows)
         known = self.projections.known_vjps
         cotangents = 0 if self.rows_seen else max(0, (plan.cotangents or 0) - known)
         # The first cotangent takes a pass for each output.

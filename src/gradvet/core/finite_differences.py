@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gradvet.core import thresholds
-from gradvet.core.problem import Perturbation, Problem
+from gradvet.core.problem import Problem
 from gradvet.core.vectors import Array, all_finite, dot, finite_part, namespace, norm, peak
 
 
@@ -52,26 +52,16 @@ def step_lengths(problem: Problem) -> Array:
     return lengths
 
 
-@dataclass(frozen=True, slots=True)
-class Stencil:
-    """Σ weight · f(x + s d) ≈ J d."""
+Stencil = tuple[tuple[float, ...], tuple[float, ...]]
+"""Values of s and weights: Σ weight · f(x + s d) ≈ J d. Where s is 0, the value is known."""
 
-    scales: tuple[float, ...]
-    """The values of s; 0 is the point itself, where the value is known."""
-    weights: tuple[float, ...]
-
-    def along(self, problem: Problem, perturbation: Perturbation) -> Array:
-        """J · perturbation.vector, for all outputs, nondifferentiable ones last."""
-        return problem.weighted(perturbation, self.scales, self.weights)
-
-
-CENTRAL = Stencil((1.0, -1.0), (1.0 / 2.0, -1.0 / 2.0))
+CENTRAL: Stencil = (1.0, -1.0), (1.0 / 2.0, -1.0 / 2.0)
 """Two evaluations; error h²/6 · f'''."""
 
-SKEWED = Stencil((1.0, -1.0, 3.0, 0.0), (3.0 / 4.0, -3.0 / 8.0, -1.0 / 24.0, -1.0 / 3.0))
+SKEWED: Stencil = (1.0, -1.0, 3.0, 0.0), (3.0 / 4.0, -3.0 / 8.0, -1.0 / 24.0, -1.0 / 3.0)
 """Three evaluations and the value at the point; error h³/8 · f''''."""
 
-EXTRAPOLATED = Stencil((1.0, -1.0, 3.0, -3.0), (9.0 / 16.0, -9.0 / 16.0, -1.0 / 48.0, 1.0 / 48.0))
+EXTRAPOLATED: Stencil = (1.0, -1.0, 3.0, -3.0), (9.0 / 16.0, -9.0 / 16.0, -1.0 / 48.0, 1.0 / 48.0)
 """Four evaluations; Richardson's step removes the h² term and leaves an error of 3h⁴/40 · f'''''."""
 
 

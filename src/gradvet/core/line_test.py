@@ -103,8 +103,8 @@ def screen(
 def screen_agrees(
     context: Context, mode: Mode, difference: DirectionalDifference, cotangents: Sequence[Cotangent]
 ) -> bool:
-    """Whether every cotangent shows agreement, which is entered in the ledger."""
-    agree = True
+    """Whether every cotangent shows agreement, which is entered in the ledger; of a single input, sharply enough."""
+    agree, contributions = True, dict[str, float]()
     for cotangent in cotangents:
         if not peak(cotangent.v):
             return False  # no output has a finite slope
@@ -114,7 +114,10 @@ def screen_agrees(
             enter_resolution(context, mode, contributions, allowed)
         else:
             agree = False
-    return agree
+    if len(contributions) != 1:
+        return agree
+    (name,) = contributions
+    return agree and context.record.ledger.resolution(name, mode.name, context.precision) <= context.options.resolution
 
 
 def bent_rows(context: Context, difference: DirectionalDifference) -> Array | None:

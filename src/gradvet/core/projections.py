@@ -304,7 +304,7 @@ class Projections:
         return self.difference_along(u)[: self.problem.codomain.size], u
 
     def _along(self, stencil: Stencil, perturbation: Perturbation) -> Array:
-        return self._repeatable(lambda: stencil.along(self.problem, perturbation))
+        return self._repeatable(lambda: self.problem.weighted(perturbation, *stencil))
 
     def _repeatable(self, evaluate: Callable[[], Array]) -> Array:
         """OutOfReachError for an exception that comes back at the same points; another one is not about the points."""

@@ -209,9 +209,7 @@ class SlopeTest:
         context = self.context
         bent = bent_rows(context, difference)
         if context.is_double and bent is None and screen_agrees(context, self.mode, difference, cotangents):
-            moved = typical_contributions(context.problem, difference.u, difference.u)
-            if len(moved) > 1 or self._resolution(*moved) <= context.options.resolution:
-                return AGREES, None
+            return AGREES, None
         if context.out_of_budget:
             return Decision(Verdict.INCONCLUSIVE, Reason.BUDGET), None
         return self._swept(difference.u, cotangents)
