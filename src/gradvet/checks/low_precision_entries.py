@@ -63,7 +63,7 @@ class DerivativeSample:
 
     @cached_property
     def found(self) -> Array:
-        problem = self.context.problem
+        _, problem = self.roundoff, self.context.problem  # the roundoff first: it needs the most other vectors
         return problem.vjp(self.vector) if self.mode == "reverse" else problem.jvp(self.vector)
 
     @cached_property
@@ -111,6 +111,8 @@ class DerivativeSample:
                 noise[piece] += smaller * smaller / JITTERS
             responses.append(products)
             del above, below
+        for context in (self.context, self.wide_context) if self.context.is_large else ():
+            context.problem.release()  # the copies of the inputs that were moved
         for piece in pieces(slice(0, noise.shape[0])):
             noise[piece] = xp.maximum(xp.sqrt(noise[piece]), problem.eps * xp.abs(finite[piece]))
         return smoothed_noise(noise, self.space), responses

@@ -168,6 +168,8 @@ def _statistics(
         for piece in statistics:
             piece.add(context, sample)
         del sample  # or its vectors would exist beside those of the next one
+        if context.is_large:
+            context.release()
     found = [piece.comparison(context, space) for piece in statistics]
     if mode == "forward":
         worst = max((one.resolution for one in found), default=math.inf)

@@ -108,9 +108,10 @@ class Context:
         """The same with at most about this number of further forward calls."""
         return replace(self, last_call=min(self.last_call, self.problem.cost.forwards + calls))
 
-    @cached_property
+    @property
     def eps(self) -> float:
-        return self.scaling.eps
+        """That of the scaling, whose lengths are vectors of the size of the inputs and not needed for it."""
+        return (self.given_scaling or self.problem).eps
 
     @property
     def accuracy_hides_errors(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradvet.core import thresholds
@@ -65,15 +66,14 @@ def gradient_mismatch(context: Context, v: Array, found: Array, expected: Array)
             agree = agree | lost
         difference = nan_as_inf(xp.where(agree, xp.zeros_like(difference), difference))
     allowed = _allowed(context, v, expected) + context.options.accuracy * peak(expected)
-    signed = xp.where(difference > 0.0, finite_part(found - expected), xp.zeros_like(difference))
-    if float(xp.max(excess := _excess(context, signed, difference, expected, allowed))) <= 1.0:
+    if float(xp.max(excess := _excess(context, found, difference, expected, allowed))) <= 1.0:
         return None
     if not context.is_double:
         allowed = xp.maximum(allowed, _shared_noise(context, difference, expected))
     # Roundoff breaks ties inside the function in one way or another: `test_ties_of_sums_broken_by_the_layout_pass`.
     for _ in range(JITTER_PAIRS):
         allowed = xp.maximum(allowed, _response_factor(context) * _response(context, v))
-        if float(xp.max(excess := _excess(context, signed, difference, expected, allowed))) <= 1.0:
+        if float(xp.max(excess := _excess(context, found, difference, expected, allowed))) <= 1.0:
             return None
     while float(excess[index := int(xp.argmax(excess))]) > 1.0:
         place = domain.locate(index)
@@ -84,19 +84,20 @@ def gradient_mismatch(context: Context, v: Array, found: Array, expected: Array)
     return None
 
 
-def _excess(context: Context, signed: Array, difference: Array, expected: Array, allowed: Array) -> Array:
+def _excess(context: Context, found: Array, difference: Array, expected: Array, allowed: Array) -> Array:
     """Differences over what is allowed; in low precision also the difference that all entries of an input share.
 
     Rounding differs from entry to entry, and that of most is far below the largest that is allowed: if all n
     entries are equal, their common factor may be off by the resolution plus the n-th part of what one entry may be.
     Needed by `test_gradient_scaled_under_a_condition_fails_in_half_precision`.
     """
-    excess = difference / (allowed + 1e-300)
+    excess, xp = difference / (allowed + 1e-300), namespace(expected)
     if context.is_double:
         return excess
     for part in context.problem.domain.slices:
-        own = finite_part(expected[part])
-        square, shared = dot(own, own), abs(dot(signed[part], own))
+        own, signed = finite_part(expected[part]), finite_part(found[part] - expected[part])
+        signed = xp.where(difference[part] > 0.0, signed, xp.zeros_like(signed))
+        square, shared = dot(own, own), abs(dot(signed, own))
         bar = context.asked_resolution * square + norm(allowed[part], own) / math.sqrt(max(1, own.shape[0]))
         if shared > bar and (largest := peak(excess[part])):
             excess[part] *= max(1.0, shared / (bar * largest + 1e-300))
@@ -111,12 +112,15 @@ def _allowed(context: Context, v: Array, expected: Array) -> Array:
     problem, xp = context.problem, namespace(expected)
     eps = problem.eps if context.computes_in_io_dtype else problem.internal_eps()
     size = finite_part(xp.abs(expected))
+    if not context.is_double:
+        noise = xp.clip(eps * smoothed_noise(size, problem.domain), spacing_at_zero(problem.eps))
+        del size  # the inputs may be a whole model
+        for other in (natural_noise, inner_noise) if problem.rules.are_builtin else (natural_noise,):
+            noise = xp.maximum(noise, other(context, v))
+        noise *= min(thresholds.ROUNDOFFS, thresholds.LOW_PRECISION_PART / eps)
+        return noise
     # Needed by `test_saturated_operators_of_the_framework_do_not_fail` and `log_of_exp_minus_one_at_forty`.
     inside = inner_noise(context, v) if problem.rules.are_builtin else problem.zeros(problem.domain.size)
-    if not context.is_double:
-        noise = xp.maximum(eps * smoothed_noise(size, problem.domain), natural_noise(context, v))
-        noise = xp.maximum(xp.clip(noise, spacing_at_zero(problem.eps)), inside)
-        return min(thresholds.ROUNDOFFS, thresholds.LOW_PRECISION_PART / eps) * noise
     parts = []
     for number in range(len(problem.domain.leaves)):
         part = problem.domain.slices[number]
@@ -255,21 +259,23 @@ def value_roundoff(context: Context) -> Array:
 
     Elements at a kink (padding, ties) then stay there, where another displacement would change their derivative.
     """
-    signs = value_signs(context)
-    signs *= 0.5 * context.problem.eps
-    signs *= finite_part(context.problem.point)
-    return signs
+    return _signs_of_values(context, lambda signs, values: 0.5 * context.problem.eps * signs * values)
 
 
 def value_signs(context: Context) -> Array:
     """A random sign for every input, the same for equal values: a random function of the value gives it."""
-    problem, point = context.problem, finite_part(context.problem.point)
-    xp, signs = namespace(point), problem.zeros(problem.domain.size)
+    return _signs_of_values(context, lambda signs, values: signs)
+
+
+def _signs_of_values(context: Context, result: Callable[[Array, Array], Array]) -> Array:
+    """A function of random signs and values, piece by piece: the inputs may be a whole model."""
+    problem, found = context.problem, context.problem.zeros(context.problem.domain.size)
     frequency, phase = (float(number) for number in 1e6 * problem.random(2, Distribution.NEAR_UNIT))
+    point, xp = finite_part(problem.point), context.xp
     largest = peak(point) or 1.0
-    for piece in pieces(slice(0, signs.shape[0])):
-        signs[piece] = xp.sign(xp.sin(frequency * point[piece] / largest + phase))
-    return signs
+    for piece in pieces(slice(0, found.shape[0])):
+        found[piece] = result(xp.sign(xp.sin(frequency * point[piece] / largest + phase)), point[piece])
+    return found
 
 
 def input_roundoff(context: Context) -> Array:

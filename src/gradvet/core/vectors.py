@@ -88,7 +88,7 @@ class Space:
         return Location(number, leaf.name, label, part)
 
 
-MAX_PIECE = 1 << 20
+MAX_PIECE = 1 << 18
 """Entries of a vector that are worked on at a time where temporary vectors of its size would take much memory."""
 
 _NAMESPACES: dict[type, Any] = {}

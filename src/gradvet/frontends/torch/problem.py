@@ -367,6 +367,7 @@ class TorchProblem(Problem):
             sources = [arguments[i] for i in self._positions]
             self.cost.vjps += 1
             found = derivatives.classified_gradients(self, outputs, sources, unflattened(self.codomain, v))
+            del outputs  # its graph is as large as the inputs
             return self.vector(self.domain, found)
         finally:
             self._restore()
