@@ -125,3 +125,25 @@ def test_report_says_that_no_output_changes() -> None:
         "no output changes with input 1 by more than roundoff, and its gradient is zero"
     ]
     assert not any("no output changes" in note for note in gradvet.check(torch.sin, x, seed=1).notes)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_argument_that_no_minimum_selects_passes(seed: int) -> None:
+    """Over wide steps it selects some of its elements, which looks like a stair."""
+    x = leaf(5, dtype=torch.float64).detach()
+
+    def least(x: Tensor, y: Tensor) -> Tensor:
+        return torch.amin(torch.stack([x, y]), 0).mean()
+
+    assert gradvet.check(least, (x, x + 0.02), seed=seed, points=None).verdict is Verdict.PASS
+    wrong = with_vjp(least, lambda v, x, y: (v * torch.ones_like(x) / 5.0, v * torch.ones_like(y) / 5.0))
+    assert gradvet.check(wrong, (x, x + 0.02), seed=seed, points=None).verdict is Verdict.FAIL
+
+
+def test_other_value_at_the_point_itself_is_a_jump() -> None:
+    """Central differences do not see that value, and agree with the derivative around it."""
+    jumping = with_vjp(lambda x: torch.where(x == 1.0, 2.0, 1.0) * torch.sin(x), lambda v, x: v * torch.cos(x))
+    x = torch.tensor([0.5, 1.0, 1.7], dtype=torch.float64)
+    report = gradvet.check(jumping, x, seed=1, points=None)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "jumps" in next(one.headline for one in report.findings if one.check == "reverse")

@@ -83,8 +83,7 @@ def finding_of_exception(problem: Problem, mode: Mode, error: Exception) -> Find
 def _convention(context: Context, decision: Decision) -> str:
     """Why a derivative is not blamed: builtin rules follow a convention or a documented limit, or values are rounded.
 
-    Needed by the gallery cases of torch's own operators at ties and singular points, and by
-    `test_kernel_that_rounds_to_the_dtype_of_its_tables_is_compared_in_that_precision`.
+    Needed by `matrix_root_by_eigenvectors` and `best_rank_one_matrix`, which fail without it.
     """
     rules = context.problem.rules
     if decision.reason is Reason.NOT_FINITE:

@@ -149,7 +149,7 @@ def _begins_slowly(sweep: StepSweep) -> bool:
     """Whether values that are constant near the point change as those of an inactive ReLU do, and not by a jump.
 
     Beyond a kink between two steps t and 2t the change at 4t is at least three times that at 2t. Needed by
-    `test_input_that_no_minimum_selects_passes`.
+    `test_argument_that_no_minimum_selects_passes`.
     """
     for side, values in enumerate((sweep.plus, sweep.minus)):
         pairs = zip(values, sweep.changed, strict=True)
@@ -263,7 +263,7 @@ def _is_denied(steps: Sequence[float], values: Sequence[float], noise_floor: flo
 def _tends_to_constant(values: Sequence[float], noise_floor: float) -> bool:
     """Whether the smallest steps all leave the same difference: the function jumps at the point.
 
-    Needed by `shifted_by_1e8_and_back`, whose rounded values must not pass.
+    Needed by `test_other_value_at_the_point_itself_is_a_jump`, which passes without it.
     """
     tail = values[-thresholds.PLATEAU_STEPS - 1 :]
     middle = median(tail)

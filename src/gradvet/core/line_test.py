@@ -123,8 +123,8 @@ def screen_agrees(
 def bent_rows(context: Context, difference: DirectionalDifference) -> Array | None:
     """Outputs whose even part is that of a kink rather than of curvature; None if there is none.
 
-    Without this the screen accepts any derivative whose odd part agrees, such as that of rounded values, which jump.
-    Needed by `shifted_by_1e8_and_back`, which must not pass.
+    Without this the screen accepts any derivative whose odd part agrees, beside a jump as well. Needed by
+    `test_other_value_at_the_point_itself_is_a_jump`, which passes without it.
     """
     if not context.is_double:
         return None

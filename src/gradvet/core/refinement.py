@@ -60,8 +60,7 @@ def with_inner_roundoff(context: Context) -> tuple[Context, bool]:
 
     Such an output is smooth over small steps, and over wider ones it jumps by the roundoff of numbers of size one, of
     the size of the inputs, or of the largest number inside: 1 + erf(x) has a few values around -6, and ((x + c) - c)·x
-    has the slope x over small steps. Without this both are inconclusive. Needed by
-    `gelu_from_minus_nine_to_minus_five` and `square_through_1e10`.
+    has the slope x over small steps. Needed by `square_through_1e10`, which is inconclusive without it.
     """
     problem, xp, u = context.problem, context.xp, context.first.u
     value = problem.value[: problem.codomain.size]
