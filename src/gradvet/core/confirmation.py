@@ -55,7 +55,7 @@ def despite_ties(context: Context, mode: Mode, failure: Decision) -> Decision:
     is_convention = rules.are_builtin and (is_outside or not rules.is_smooth_branch)
     if tied < (2 if is_outside else MIN_TIES) and (is_outside or not is_convention):
         return failure
-    if not is_outside and _is_wrong_apart(context, mode, entry):
+    if not is_outside and _is_wrong_nearby(context, mode, entry):
         return failure
     if not is_convention and (context.is_double or is_outside) and is_confirmed(context, failure):
         return failure
@@ -64,7 +64,7 @@ def despite_ties(context: Context, mode: Mode, failure: Decision) -> Decision:
     return failure.weakened(Reason.KINK)
 
 
-def _is_wrong_apart(context: Context, mode: Mode, entry: Entry) -> bool:
+def _is_wrong_nearby(context: Context, mode: Mode, entry: Entry) -> bool:
     """Whether the derivative is wrong at points around too, where no elements are equal. Calls function and derivative.
 
     Then no tie explains it; a derivative that is wrong at the tie alone is a convention
@@ -79,22 +79,22 @@ def _is_wrong_apart(context: Context, mode: Mode, entry: Entry) -> bool:
     error = abs(entry.derivative - entry.numerical) * float(context.lengths[entry.column])
 
     def is_wrong(distance: float) -> bool:
-        place = distance * context.joint_direction()
+        displacement = distance * context.joint_direction()
         step = distance * thresholds.CONFIRM_NEAR / thresholds.CONFIRM_FAR
-        found = error_apart(context, mode, place, u, v, step)
+        found = error_nearby(context, mode, displacement, u, v, step)
         return abs(found.value) > max(thresholds.CLEAR * found.error, thresholds.PLATEAU_RTOL * error)
 
     return any(is_wrong(distance) and is_wrong(distance) for distance in distances())
 
 
-def error_apart(context: Context, mode: Mode, place: Array, u: Array, v: Array, step: float) -> Estimate:
-    """Error of v·J·u at another place, by central differences of two steps. Calls function and derivative."""
+def error_nearby(context: Context, mode: Mode, displacement: Array, u: Array, v: Array, step: float) -> Estimate:
+    """Error of v·J·u at a displaced point, by central differences of two steps. Calls function and derivative."""
     found = []
     for width in (step, step / 2.0):
-        ahead, behind = (context.problem.evaluate_at(place + sign * width * u) for sign in (1.0, -1.0))
+        ahead, behind = (context.problem.evaluate_at(displacement + sign * width * u) for sign in (1.0, -1.0))
         rise = (ahead.values - behind.values)[: v.shape[0]]
         moved = (ahead.displacement - behind.displacement) / (2.0 * width)
-        found.append(mode.slope_at(context, place, v, moved) - dot(v, rise) / (2.0 * width))
+        found.append(mode.slope_at(context, displacement, v, moved) - dot(v, rise) / (2.0 * width))
     noise = thresholds.ROUNDOFFS * norm(v, context.peak_noise) / step
     return Estimate(found[1], noise + abs(found[1] - found[0]))
 
@@ -214,8 +214,8 @@ def _around(context: Context, d: Array, step: float, points: Sequence[Array]) ->
     """Forward differences along d of all outputs, and their values, at points eight steps away."""
     problem, rows = context.problem, context.problem.codomain.size
     for direction in points:
-        place = 8.0 * step * direction
-        start, end = problem.evaluate_at(place), problem.evaluate_at(place + step * d)
+        displacement = 8.0 * step * direction
+        start, end = problem.evaluate_at(displacement), problem.evaluate_at(displacement + step * d)
         yield (end.values - start.values)[:rows] / step, start.values[:rows]
 
 

@@ -217,7 +217,7 @@ def _response(context: Context, v: Array) -> Array:
     return xp.concat([xp.full_like(part, peak(part)) for part in parts])
 
 
-def _vjp_by_multiple(context: Context, place: Array, v: Array) -> Array:
+def _vjp_by_multiple(context: Context, displacement: Array, v: Array) -> Array:
     """Jᵀv next to the point; for rules of the framework, which are linear, by a random multiple of v.
 
     Another multiple is rounded elsewhere, so that the roundoff of a derivative whose terms cancel exactly shows.
@@ -225,9 +225,9 @@ def _vjp_by_multiple(context: Context, place: Array, v: Array) -> Array:
     """
     problem = context.problem
     if not problem.rules.are_builtin:
-        return problem.vjp_at(place, v)
+        return problem.vjp_at(displacement, v)
     size = abs(float(problem.random(1, Distribution.NEAR_UNIT)[0]))
-    return problem.vjp_at(place, size * v) / size
+    return problem.vjp_at(displacement, size * v) / size
 
 
 def smoothed_noise(noise: Array, space: Space) -> Array:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from gradvet.core import thresholds
-from gradvet.core.confirmation import despite_ties, distances, error_apart
+from gradvet.core.confirmation import despite_ties, distances, error_nearby
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import fit_slope
@@ -133,23 +133,23 @@ def is_right_beside(context: Context, mode: Mode, columns: Array) -> bool:
         return True
     xp = context.xp
     for distance in distances() if context.is_double else 2 * distances()[-1:]:
-        place = distance * context.joint_direction()
-        seen = [_is_right_at(context, mode, side, columns, distance) for side in (place, -place)]
+        displacement = distance * context.joint_direction()
+        seen = [_is_right_at(context, mode, side, columns, distance) for side in (displacement, -displacement)]
         if None in seen:  # outside of the domain
-            seen = [_is_right_at(context, mode, xp.abs(place), columns, distance)]
+            seen = [_is_right_at(context, mode, xp.abs(displacement), columns, distance)]
         if all(seen):
             return True
     return False
 
 
-def _is_right_at(context: Context, mode: Mode, place: Array, columns: Array, distance: float) -> bool | None:
-    """Whether the derivative by these columns is right at one place; None if an output is not finite there."""
+def _is_right_at(context: Context, mode: Mode, displacement: Array, columns: Array, distance: float) -> bool | None:
+    """Whether the derivative by these columns is right at a displaced point; None if an output is not finite there."""
     problem, xp, rows = context.problem, context.xp, context.problem.codomain.size
     # Far smaller than the distance of tied elements that were moved apart.
     small = thresholds.CONFIRM_NEAR * math.sqrt(thresholds.CONFIRM_FAR / distance)
     step = small if context.is_double else context.first.step
     u = xp.where(columns, context.joint_direction(), xp.zeros_like(context.lengths))
-    ahead, behind = (problem.evaluate_at(place + sign * step * u) for sign in (1.0, -1.0))
+    ahead, behind = (problem.evaluate_at(displacement + sign * step * u) for sign in (1.0, -1.0))
     slope = (ahead.values - behind.values)[:rows] / (2.0 * step)
     if not all_finite(xp.where(xp.isfinite(problem.value[:rows]), slope, xp.zeros_like(slope))):
         return None
@@ -159,13 +159,13 @@ def _is_right_at(context: Context, mode: Mode, place: Array, columns: Array, dis
     if context.has_reverse:
         # Signs with which the products add up: in others a common factor may cancel. Needed by
         # `test_factor_of_biases_of_zero_behind_padded_rows_never_passes`.
-        gradient = finite_part(problem.vjp_at(place, v))
+        gradient = finite_part(problem.vjp_at(displacement, v))
         u = xp.where(gradient < 0.0, -abs(u), abs(u))
         products = gradient * u
     typical = nonzero_rms(products) or norm(v, size)
     if not typical:
         return True
-    found = error_apart(context, mode, place, u, v, step)
+    found = error_nearby(context, mode, displacement, u, v, step)
     return abs(found.value) + found.error <= context.options.resolution * typical
 
 

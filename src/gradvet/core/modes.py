@@ -45,9 +45,9 @@ class ReverseMode:
         """Whether this mode has a finite derivative by an input for which reverse mode has none. May call the JVP."""
         return False
 
-    def slope_at(self, context: Context, place: Array, v: Array, u: Array) -> float:
+    def slope_at(self, context: Context, displacement: Array, v: Array, u: Array) -> float:
         """v·J·u next to the point; not a number where it cannot be computed."""
-        return dot(context.problem.vjp_at(place, v), u)
+        return dot(context.problem.vjp_at(displacement, v), u)
 
     def block(self, problem: Problem, rows: range, columns: range) -> Array:
         """A block of the Jacobian, by a VJP for each row (reverse) or a JVP for each column (forward)."""
@@ -77,8 +77,8 @@ class ForwardMode:
     def is_finite_at(self, context: Context, column: int) -> bool:
         return all_finite(context.problem.jvp(unit(context.problem.zeros(context.problem.domain.size), column)))
 
-    def slope_at(self, context: Context, place: Array, v: Array, u: Array) -> float:
-        tangent = context.problem.jvp_at(place, u)
+    def slope_at(self, context: Context, displacement: Array, v: Array, u: Array) -> float:
+        tangent = context.problem.jvp_at(displacement, u)
         return math.nan if tangent is None else dot(v, tangent)
 
     def block(self, problem: Problem, rows: range, columns: range) -> Array:
