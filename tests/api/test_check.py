@@ -422,12 +422,13 @@ def test_noisy_function_is_never_failed_and_says_why() -> None:
 
 def test_noise_of_the_derivative_itself_is_not_called_wrong() -> None:
     # What two roundoffs of the input change at random is noise; the same error without the randomness is a mistake.
-    # Noise so large is taken for a mistake at about one seed in a hundred, of which these are none.
+    # Noise so large is taken for a mistake at about one seed in thirty; which ones depends on the last bits of VJPs.
     x = inputs(6)
     noisy = wrong_in(lambda g: g * (1.0 + 1e-4 * torch.sin(1e20 * g)))
     off = wrong_in(lambda g: g * (1.0 + 1e-4))
-    for seed in range(6, 9):
-        assert "reverse" not in failed(gradvet.check(noisy, x, seed=seed, checks=["reverse"]))
+    accused = [seed for seed in range(8) if "reverse" in failed(gradvet.check(noisy, x, seed=seed, checks=["reverse"]))]
+    assert len(accused) <= 1
+    for seed in range(3):
         assert "reverse" in failed(gradvet.check(off, x, seed=seed, checks=["reverse"]))
 
 
