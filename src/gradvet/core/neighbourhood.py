@@ -118,15 +118,21 @@ def wrong_factor(
     a, n = derivative[differs], numerical[differs]
     factors = {"": xp.ones_like(a)}
     factors |= {name: values[differs] for name, values in _operands(problem, rows, columns).items()}
-    for lacks, has in sorted(permutations(factors, 2), key=all):  # one factor before two
-        left, right = a * factors[lacks], n * factors[has]
-        weight = float(right @ right)
-        ratio = float(left @ right) / weight if weight else 0.0
-        is_same = ratio and bool(xp.all(xp.abs(left - ratio * right) <= alike * abs(ratio) * xp.abs(right)))
-        if is_same and len(distinct_values((factors[has] / factors[lacks]).tolist(), thresholds.NEAR_RATIO)) > 2:
+    names, lines = list(factors), xp.stack(list(factors.values()))
+    left, right = lines * a, lines * n
+    lengths, weights = (xp.sum(vectors * vectors, axis=1).tolist() for vectors in (left, right))
+    ratios = (left @ right.T / xp.sum(right * right, axis=1)).tolist()
+    for i, j in sorted(permutations(range(len(names)), 2), key=all):  # one factor before two
+        ratio = ratios[i][j]
+        # By Cauchy and Schwarz, a projection is about as long as the vector only if both are nearly parallel.
+        if not ratio or not ratio * ratio * weights[j] >= (1.0 - alike) * lengths[i]:
+            continue
+        is_same = bool(xp.all(xp.abs(left[i, :] - ratio * right[j, :]) <= alike * abs(ratio) * xp.abs(right[j, :])))
+        if is_same and len(distinct_values((lines[j, :] / lines[i, :]).tolist(), thresholds.NEAR_RATIO)) > 2:
             break
     else:
         return ""
+    lacks, has = names[i], names[j]
     times = "" if math.isclose(ratio, 1.0, rel_tol=alike) else f", apart from the constant factor {ratio:.6g}"
     if lacks and has:
         return f"The derivative has the factor {has} where the slope has {lacks}{times}: look for a wrong saved tensor."
