@@ -184,6 +184,29 @@ def test_rows_of_a_large_jacobian_are_computed_once_where_few_columns_are_uncert
         gradvet.gradcheck(wrong, x)
 
 
+@pytest.mark.parametrize(("inputs", "outputs"), [(100, 100), (90, 180)])
+def test_roundoff_in_each_entry_of_a_large_jacobian_takes_few_backward_passes(
+    monkeypatch: pytest.MonkeyPatch, inputs: int, outputs: int
+) -> None:
+    """Rows would be computed again for each block of columns: 10 passes in place of 1,700 and of 5,400."""
+    monkeypatch.setattr(entrywise, "BLOCK", 600)
+    monkeypatch.setattr(modes, "BLOCK", 600)
+    weights = torch.linspace(-1.0, 1.0, 5 * (5 * outputs // inputs)).view(5, -1)
+    options = {"eps": 1e-2, "atol": 1e-3}
+
+    def function(x: Tensor) -> Tensor:
+        return (x.view(-1, 5) @ weights).sin()
+
+    right = Counter(function)
+    with pytest.warns(UserWarning, match="double precision"):
+        assert gradvet.gradcheck(right, numbers(inputs, dtype=torch.float32), **options)
+    assert right.calls >= 2 * inputs
+    assert right.runs <= 20
+    wrong = scaled_gradient(function, lambda gradient: gradient * (1.0 + 0.05 * (torch.arange(inputs) == 77)))
+    with pytest.warns(UserWarning, match="double precision"), pytest.raises(gradvet.GradcheckError, match=r"\[77\]"):
+        gradvet.gradcheck(wrong, numbers(inputs, dtype=torch.float32), **options)
+
+
 def large_and_small(x: Tensor, y: Tensor) -> Tensor:
     """Large terms, in which a matrix product of many points rounds the same number differently from point to point."""
     weights = torch.linspace(-1.0, 1.0, y.numel() * x.numel(), dtype=x.dtype).view(-1, x.numel())

@@ -200,7 +200,9 @@ def compare(projections: Projections, mode: Mode) -> Comparison:
     """The derivative against differences: wrong entries that a search finds, else all entries."""
     problem = projections.problem
     if problem.independent and not projections.options.exhaustive and price(problem, mode) > MAX_AT_ONCE:
-        descents = spare_evaluations(problem, mode) / _descent_price(problem)
+        # One descent takes at most so many: halving rows by backward passes, columns by differences.
+        each = math.log2(problem.codomain.size + 1) + 3.0 * math.log2(problem.domain.size + 1)
+        descents = spare_evaluations(problem, mode) / each
         found = located(projections, mode, min(MAX_DESCENTS, int(descents)))
         if found.disagrees:
             return found
@@ -217,11 +219,6 @@ def is_small(problem: Problem) -> bool:
 def holds_too_much(problem: Problem) -> bool:
     """Whether the vectors of a certificate are to be forgotten before entries are compared."""
     return MAX_HELD_VECTORS * (problem.domain.size + problem.codomain.size) > MAX_HELD_NUMBERS
-
-
-def _descent_price(problem: Problem) -> float:
-    """Evaluations that one descent takes at most: halving rows by backward passes, columns by differences."""
-    return math.log2(problem.codomain.size + 1) + 3.0 * math.log2(problem.domain.size + 1)
 
 
 def located(projections: Projections, mode: Mode, descents: int, least: float = 0.0) -> Comparison:
@@ -268,7 +265,7 @@ def compare_all(projections: Projections, mode: Mode) -> Comparison:
     spare = min(spare_if_refused(problem, mode), spare_evaluations(problem, mode))
     numerical = CentralDifferences(projections, spare)
     reverse = ReverseJacobian(projections, spare - numerical.test_price - BLOCK_COTANGENTS)
-    is_projected = mode.by_rows and _pays_cotangents(projections, mode)
+    most = _most_cotangents(projections, mode, reverse)
     waiting: dict[int, Array] = {}
     for start, stop in _blocks(domain, codomain.size):
         block = numerical.columns(start, stop)
@@ -277,8 +274,8 @@ def compare_all(projections: Projections, mode: Mode) -> Comparison:
             comparison.add((0, start), numerical.corrected(block, derivative, (0, start)), derivative)
             continue
         chosen = {start: block}
-        if is_projected:
-            runs = _uncertified(projections, block, start)
+        if most:
+            runs = _uncertified(projections, block, start, most)
             # Where whole rows are computed, the finding shows the whole block.
             if runs != [(start, stop)] and not (runs and reverse.fits):
                 comparison.miss = projections.options.miss
@@ -324,10 +321,15 @@ def _compare_numbers(comparison: Comparison, projections: Projections, mode: Mod
             return
 
 
-def _pays_cotangents(projections: Projections, mode: Mode) -> bool:
-    """Whether random cotangents may be tried before the rows are computed: a derivative that is refused costs more."""
+def _most_cotangents(projections: Projections, mode: Mode, reverse: ReverseJacobian) -> int:
+    """Random cotangents that may compare columns before the rows are computed; none where a refusal would cost more.
+
+    More than the usual number resolve what noise leaves in each entry, where rows would be computed several times.
+    """
     first_probe = 0 if projections.known_vjps else len(projections.problem.codomain.leaves)
-    return first_probe + BLOCK_COTANGENTS - 1 <= spare_if_refused(projections.problem, mode)
+    if first_probe + BLOCK_COTANGENTS - 1 > spare_if_refused(projections.problem, mode):
+        return 0
+    return BLOCK_COTANGENTS if reverse.fits else MAX_HELD_VECTORS
 
 
 def _compare_rows(
@@ -363,13 +365,13 @@ def _blocks(domain: Space, rows: int) -> Iterator[tuple[int, int]]:
             yield start, min(start + width, section.stop)
 
 
-def _uncertified(projections: Projections, block: Array, start: int) -> list[tuple[int, int]]:
-    """First and last + 1 of the runs of columns that random cotangents cannot certify; all for few rows."""
+def _uncertified(projections: Projections, block: Array, start: int, most: int) -> list[tuple[int, int]]:
+    """First and last + 1 of the runs of columns that so many random cotangents cannot certify; all for few rows."""
     options, number = projections.options, block.shape[1]
     if block.shape[0] <= FEW_ROWS or not projections.linear or options.exhaustive or not options.tolerance.absolute:
         return [(start, start + number)]
     xp = namespace(block)
-    ratios = [resolving_ratio(options.miss / BLOCK_COTANGENTS, Plan(None, 1 + n)) for n in range(BLOCK_COTANGENTS)]
+    ratios = [resolving_ratio(options.miss / most, Plan(None, 1 + n)) for n in range(most)]
     residual = xp.zeros_like(block[0, :])
     uncertain = xp.ones_like(residual, dtype=xp.bool)
     for index, ratio in enumerate(ratios):

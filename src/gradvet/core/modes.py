@@ -100,7 +100,7 @@ BLOCK = 2_000_000
 MIN_BATCH = 16
 """Smallest number of rows that are computed together: fewer take less time one by one."""
 
-TIMED_POINTS = 8
+TIMED_POINTS = 6
 """Points of the vectorised call that is timed against plain calls."""
 
 MIN_COLUMNS = 30
@@ -131,7 +131,7 @@ class CentralDifferences:
     `test_price` evaluations; it is not tried if that is more than `spare`.
     """
 
-    test_price = 2 + 1 + 2 + TIMED_POINTS
+    test_price = 2 + 1 + 2 + 2 + TIMED_POINTS
 
     def __init__(self, projections: Projections, spare: float = math.inf) -> None:
         self.projections, self.problem, self.step = projections, projections.problem, projections.options.step
@@ -179,20 +179,22 @@ class CentralDifferences:
     def trusted(self) -> BatchEvaluator | None:
         """The vectorised evaluation if it agrees with plain calls along a random direction and is faster.
 
-        Calls the function at two points, once to see whether it keeps tensors, and the vectorised one at ten.
+        Calls the function at two points, once to see whether it keeps tensors, and at two more, whose time is taken;
+        the vectorised one at eight.
         """
         projections, problem = self.projections, self.problem
         if not problem.independent:
             return None
         try:
-            started = time.thread_time()
             direction = projections.two_sided_along(projections.unit_direction(0), 1.0)
         except OutOfReachError:
             return None
-        two_calls = time.thread_time() - started
         # The first call may compile something.
         if not self._is_right(problem.evaluate_together, direction, 2):
             return None
+        started = time.thread_time()
+        self._one_by_one(0, 1)
+        two_calls = time.thread_time() - started
         started = time.thread_time()
         right = self._is_right(problem.evaluate_together, direction, TIMED_POINTS)
         is_faster = time.thread_time() - started < two_calls * TIMED_POINTS / 2

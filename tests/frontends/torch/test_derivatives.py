@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradvet.frontends.torch import process_state
 from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.derivatives import evaluate_together
 from gradvet.frontends.torch.problem import TorchProblem
@@ -159,3 +160,18 @@ def test_gradients_come_back_in_memory_of_their_own() -> None:
     vjp.zero_()
     assert torch.equal(v, torch.ones(3, dtype=torch.float64))
     assert torch.equal(found.vjp(v), v)
+
+
+@pytest.mark.skipif(not process_state.VMAP_FALLBACK, reason="torch has no such setting, or public names alone are used")
+def test_operators_that_vmap_would_call_point_by_point_are_not_vectorised() -> None:
+    """torch warns at each of these calls, on standard error for operators in C++."""
+    displacements = torch.eye(3, dtype=torch.float64)
+
+    def row_by_row(x: Tensor) -> Tensor:
+        return torch.renorm(x[None], 2, 0, 1.0)[0]
+
+    for function, is_mapped in ((row_by_row, False), (torch.sin, True)):
+        x = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
+        problem = TorchProblem(drop_in_binding(function, [x]), 0)
+        assert (evaluate_together(problem, displacements) is not None) is is_mapped
+    assert [read() for read in process_state.VMAP_FALLBACK] == [True]

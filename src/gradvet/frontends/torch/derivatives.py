@@ -332,7 +332,7 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
         return tuple(problem.call(problem.arguments_with(values)))
 
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad(), process_state.without_vmap_fallback():
             warnings.simplefilter("ignore")
             found = torch.func.vmap(outputs)(*points)
     except Exception as error:  # the points can still be evaluated one by one
@@ -350,7 +350,7 @@ def vjp_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
     assert isinstance(coordinates, Dense)
     cotangents = coordinates.unflatten_rows(unit_matrix(rows.start, rows.stop, coordinates.size, problem.home))
     try:
-        with in_vmap(problem):
+        with in_vmap(problem), process_state.without_vmap_fallback():
             warnings.simplefilter("ignore")
             recorded = problem.recorded_outputs()[output]
             gradients = private.run_batched_backward((recorded,), problem.inputs, (cotangents,))

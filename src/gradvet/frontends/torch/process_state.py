@@ -10,8 +10,8 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import product
 from operator import getitem, methodcaller
@@ -261,6 +261,27 @@ def _pop_modes(stack: tuple[Any, Any, Any], depth: int, *arguments: object) -> N
             pop(*arguments)
 
 
+VMAP_FALLBACK: Settings = {
+    read: write
+    for read, write in [[_found(torch, f"_C._functorch._{name}_vmap_fallback_enabled") for name in ("is", "set")]]
+    if read and write
+}
+"""Whether vmap calls operators that have no batching rule point by point, with a warning each time."""
+
+
+@contextmanager
+def without_vmap_fallback() -> Iterator[None]:
+    """The context in which vmap raises for such operators: point by point they take as long as plain calls."""
+    before = [(write, read()) for read, write in VMAP_FALLBACK.items()]
+    try:
+        for write, _ in before:
+            write(False)
+        yield
+    finally:
+        for write, value in before:
+            write(value)
+
+
 CUDNN_FLAGS = ("enabled", "benchmark", "deterministic")
 
 
@@ -306,6 +327,7 @@ SETTINGS: Settings = {
     **{partial(getattr, cudnn, name): partial(setattr, cudnn, name) for name in CUDNN_FLAGS},
     function_apply: set_function_apply,
     kernels_are_direct: set_kernels_direct,
+    **VMAP_FALLBACK,
     sys.getprofile: sys.setprofile,
     sys.getrecursionlimit: sys.setrecursionlimit,
 }
