@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import has_torch_function
 
 from gradvet.core.problem import AttributeMismatch
@@ -129,8 +128,8 @@ def _gradients_of_module(outputs: Sequence[Any], sources: Sequence[Any], cotange
 
     Needed by `test_model_whose_backward_pass_calls_a_module_passes_in_single_precision`.
     """
-    own = PreservedGradients(source for source in sources if source.is_leaf)
-    with own, own:  # twice: the first restoration may be interrupted
+    # Entered once: what an interruption leaves in `.grad` is restored with the other state of the check.
+    with PreservedGradients([source for source in sources if source.is_leaf]):
         found = gradients(outputs, sources, cotangents)
         added = [source.grad if source.is_leaf else None for source in sources]
     return [g if more is None else more if g is None else g + more for g, more in zip(found, added, strict=True)]
@@ -205,13 +204,13 @@ def call_recomputing(function: Callable[..., Any], arguments: Sequence[Any]) -> 
 
     def recomputed(number: int) -> Tensor:
         if not again:
-            with torch.enable_grad(), saved_tensors_hooks(private.uncompiled(record), lambda tensor: tensor):
+            with torch.enable_grad(), private.saved_tensors_hooks(record, torch.detach):
                 function(*arguments)
         if number >= len(again) or (again[number].shape, again[number].dtype) != kept[number]:
             raise RuntimeError("torch.utils.checkpoint refuses the function: a second call saves other tensors")
         return again[number]
 
-    with saved_tensors_hooks(private.uncompiled(forget), private.uncompiled(recomputed)):
+    with private.saved_tensors_hooks(forget, recomputed):
         return function(*arguments)
 
 
@@ -296,14 +295,12 @@ def without_saving(problem: TorchProblem, call: Callable[[], list[Any]]) -> list
     if problem.needs_saved_tensors:
         return call()
     asked: list[object] = []
-    try:
+    with contextlib.suppress(Exception):  # it is raised again if it is not about the hooks
         # A queue of length zero forgets every tensor without running Python code.
-        with saved_tensors_hooks(private.uncompiled(deque(maxlen=0).append), private.uncompiled(asked.append)):
+        with private.saved_tensors_hooks(deque[Any](maxlen=0).append, asked.append):
             found = call()
         if not asked:
             return found
-    except Exception:  # which is raised again if it is not about the hooks
-        pass
     found = call()
     problem.needs_saved_tensors = True
     return found

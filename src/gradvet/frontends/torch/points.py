@@ -310,8 +310,9 @@ def _makes_integers(problem: TorchProblem) -> bool:
         if isinstance(result, Tensor) and function is not torch.arange and _is_of_integers(result):
             made = made or not any(isinstance(value, Tensor) for value in given)
 
+    problem.cost.forwards += 1
     with CallObserver(notice):
-        problem.values(problem.arguments)
+        problem.function(*problem.arguments)
     return made
 
 

@@ -290,10 +290,10 @@ def largest_over_operators(call: Callable[[], object], measure: Callable[[Sequen
     return found
 
 
-def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, left alone by torch's compiler, which traces hooks that run inside compiled code."""
-    disable = _found(sys.modules.get("torch._dynamo"), "disable")
-    return function if disable is None else disable(function)
+def saved_tensors_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Any]) -> AbstractContextManager[Any]:
+    """Torch's context, with hooks that its compiler leaves alone: it traces those that run inside compiled code."""
+    disable = _found(sys.modules.get("torch._dynamo"), "disable") or (lambda function: function)
+    return torch.autograd.graph.saved_tensors_hooks(disable(pack), disable(unpack))
 
 
 def storage_reference(tensor: Tensor) -> Any:

@@ -218,7 +218,8 @@ class TorchProblem(Problem):
 
     def _outputs_at(self, arguments: Sequence[Any]) -> list[Any]:
         call = partial(self._call, self.binding.surrogate or self.function, arguments)
-        return _selected(self._all_outputs, derivatives.without_saving(self, call))
+        outputs = call() if self.needs_saved_tensors else derivatives.without_saving(self, call)
+        return _selected(self._all_outputs, outputs)
 
     def _call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
         """All outputs. Raises if these have changed in number, shape or dtype."""
