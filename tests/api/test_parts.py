@@ -16,7 +16,6 @@ from gradvet.api import parts
 from gradvet.core import context, vectors
 from gradvet.core.context import Context
 from gradvet.core.events import ShowingStages
-from gradvet.frontends.torch import problem
 from gradvet.frontends.torch.layouts import dense
 from tests.allocation import allocated
 from tests.api.test_models import detached
@@ -93,7 +92,7 @@ def test_memory_of_a_model_in_parts_is_four_vectors_beyond_its_wider_version(
     monkeypatch: pytest.MonkeyPatch, part: int, count: int, limit: float
 ) -> None:
     monkeypatch.setattr(vectors, "MAX_PIECE", 1 << 9)
-    for module in (context, dense, problem):
+    for module in (context, dense):
         monkeypatch.setattr(module, "LARGE", 1 << 8)
     monkeypatch.setattr(parts, "MIN_PART_SIZE", part)
     torch.manual_seed(0)

@@ -21,7 +21,7 @@ from gradvet.core.problem import AttributeMismatch
 from gradvet.core.vectors import Space
 from gradvet.errors import InvalidProblemError, raise_interruption
 from gradvet.frontends.torch import private, process_state
-from gradvet.frontends.torch.autograd_graph import USED_UP, classify_backward_error, is_unsupported_error, nodes_behind
+from gradvet.frontends.torch.autograd_graph import USED_UP, is_unsupported_error, nodes_behind
 from gradvet.frontends.torch.layouts import can_be_cut
 from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Dense, dual_of, unflattened, unit_matrix
 from gradvet.frontends.torch.preservation import PreservedGradients, leaves_behind, preserved_containers
@@ -37,7 +37,7 @@ Tangents = list[tuple[Tensor, Tensor | None]]
 
 
 def gradients(
-    outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor], *, plain: bool = False
+    outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor], plain: bool = False
 ) -> Sequence[Any]:
     """One backward pass: the gradient of every source, None if it has none. The graph is kept, if it can be.
 
@@ -77,86 +77,30 @@ NO_MODE = contextlib.nullcontext()
 """In place of a context where there is nothing to set or to restore."""
 
 
-def in_mode_of(problem: TorchProblem) -> contextlib.AbstractContextManager[object]:
-    """The mode in which derivatives of the problem are computed, with its parameters in the module."""
-    mode, substitution = problem.binding.operator_mode, problem.binding.substitution
-    if substitution is None:
-        return NO_MODE if mode is None else mode.active()
-    stack = contextlib.ExitStack()
-    stack.enter_context(substitution(problem.arguments))
-    if mode is not None:
-        stack.enter_context(mode.active())
-    return stack
-
-
-@contextlib.contextmanager
-def classified_errors(problem: TorchProblem) -> Iterator[None]:
-    """Raise exceptions of backward passes as `DerivativeError` or `UnsupportedError` where their cause is known.
-
-    Inside, the mode of the problem is active.
-    """
-    try:
-        with in_mode_of(problem):
-            yield
-    except Exception as error:
-        _classify(problem, error)
-        raise
-
-
-def _classify(problem: TorchProblem, error: Exception) -> None:
-    """Raise the cause of an exception of a backward pass, if it is known; torch's own ones stay in the drop-in."""
-    if not problem.binding.is_drop_in:
-        classify_backward_error(error, problem.rules, users_graph=not problem.binding.derived)
-
-
-def classified_gradients(
-    problem: TorchProblem, outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]
+def gradients_of_module(
+    outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor], plain: bool = False
 ) -> Sequence[Any]:
-    """Gradients through a graph of the problem's function, with classified exceptions."""
-    try:
-        with in_mode_of(problem):
-            if problem.binding.substitution is not None:
-                return _gradients_of_module(outputs, sources, cotangents)
-            return gradients(outputs, sources, cotangents, plain=problem.is_plain)
-    except Exception as error:
-        _classify(problem, error)
-        raise
-
-
-def _gradients_of_module(outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
     """The gradients, with what the pass itself adds to `.grad`, as `backward()` inside a reversible layer does.
 
     Needed by `test_model_whose_backward_pass_calls_a_module_passes_in_single_precision`.
     """
     # Entered once: what an interruption leaves in `.grad` is restored with the other state of the check.
     with PreservedGradients([source for source in sources if source.is_leaf]):
-        found = gradients(outputs, sources, cotangents)
+        found = gradients(outputs, sources, cotangents, plain)
         added = [source.grad if source.is_leaf else None for source in sources]
     return [g if more is None else more if g is None else g + more for g, more in zip(found, added, strict=True)]
 
 
-def accumulate(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequence[Tensor]) -> None:
-    """Add the gradients to the `.grad` of the inputs, with classified exceptions. The graph is kept.
-
-    Other leaves keep their `.grad`.
-    """
-    with classified_errors(problem):
-        # A reentrant checkpoint refuses `inputs=` in the middle of the pass, when some leaves have their gradients.
-        if not any(hasattr(node, "run_function") for node in nodes_behind(outputs)):
-            private.accumulate_backward(tuple(outputs), problem.inputs, tuple(cotangents))
-            return
-        own = set(map(id, problem.inputs))
-        others = PreservedGradients(leaf for leaf in leaves_behind(outputs) if id(leaf) not in own)
-        with others, others:  # twice: the first restoration may be interrupted
-            torch.autograd.backward(outputs, cotangents, retain_graph=True)
-
-
-def problem_gradients(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-    """Gradients of a problem's inputs, from the random state that the forward pass left. Counts one VJP."""
-    problem.cost.vjps += 1
-    for generator, state in problem.states_after_forward:
-        generator.set_state(state)
-    return classified_gradients(problem, outputs, problem.inputs, cotangents)
+def accumulate(outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> None:
+    """Add the gradients to the `.grad` of the sources. The graph is kept. Other leaves keep their `.grad`."""
+    # A reentrant checkpoint refuses `inputs=` in the middle of the pass, when some leaves have their gradients.
+    if not any(hasattr(node, "run_function") for node in nodes_behind(outputs)):
+        private.accumulate_backward(tuple(outputs), tuple(sources), tuple(cotangents))
+        return
+    own = set(map(id, sources))
+    others = PreservedGradients(leaf for leaf in leaves_behind(outputs) if id(leaf) not in own)
+    with others, others:  # twice: the first restoration may be interrupted
+        torch.autograd.backward(outputs, cotangents, retain_graph=True)
 
 
 def undefined_gradients(problem: TorchProblem, undefined: Sequence[int], v: Tensor | None = None) -> Sequence[Any]:
@@ -166,7 +110,7 @@ def undefined_gradients(problem: TorchProblem, undefined: Sequence[int], v: Tens
         for i, y in enumerate(problem.recorded_outputs())
     ]
     cotangents = [torch.zeros_like(y) for y in outputs] if v is None else unflattened(problem.codomain, v)
-    return problem_gradients(problem, outputs, cotangents)
+    return problem.gradients_at_point(outputs, cotangents)
 
 
 @contextlib.contextmanager
@@ -338,16 +282,25 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
     return _rows(found, len(displacements), problem.home)
 
 
-def vjp_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
+def vjp_batched(problem: TorchProblem, V: Sequence[Tensor]) -> list[Tensor]:
+    """Jᵀv for several cotangents by one batched backward pass."""
+    problem.cost.vjps += 1
+    outputs = problem.recorded_outputs()
+    with problem.mode(), in_vmap(problem):
+        found = private.run_batched_backward(tuple(outputs), problem.inputs, tuple(stacked(problem.codomain, V)))
+    return [problem.vector(problem.domain, [g if g is None else g[k] for g in found]) for k in range(len(V))]
+
+
+def vjp_rows(problem: TorchProblem, output: int, start: int, stop: int) -> Tensor | None:
     """Some rows of one output by one batched backward pass; None if the derivative cannot be mapped."""
     chosen = problem.differentiable_outputs[output]
     if not problem.is_plain or any(tensor.layout is not torch.strided for tensor in (chosen, *problem.inputs)):
         return None
     coordinates = problem.codomain.leaves[output].coordinates
     assert isinstance(coordinates, Dense)
-    cotangents = coordinates.unflatten_rows(unit_matrix(rows.start, rows.stop, coordinates.size, problem.home))
+    cotangents = coordinates.unflatten_rows(unit_matrix(start, stop, coordinates.size, problem.home))
     try:
-        with in_vmap(problem), process_state.without_vmap_fallback():
+        with problem.mode(), in_vmap(problem), process_state.without_vmap_fallback():
             warnings.simplefilter("ignore")
             recorded = problem.recorded_outputs()[output]
             gradients = private.run_batched_backward((recorded,), problem.inputs, (cotangents,))
@@ -355,10 +308,10 @@ def vjp_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
         return None
     problem.cost.vjps += 1
     found = [
-        cotangents.new_zeros(len(rows), *tensor.shape, dtype=tensor.dtype) if gradient is None else gradient
+        cotangents.new_zeros(stop - start, *tensor.shape, dtype=tensor.dtype) if gradient is None else gradient
         for tensor, gradient in zip(problem.inputs, gradients, strict=True)
     ]
-    return _rows(found, len(rows), problem.home)
+    return _rows(found, stop - start, problem.home)
 
 
 def jvp_batched(problem: TorchProblem, U: Sequence[Tensor]) -> list[Tensor]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -15,15 +15,14 @@ from torch.overrides import has_torch_function
 
 from gradvet.core.ledger import Cost
 from gradvet.core.problem import AttributeMismatch, Evaluation, Gradient, Perturbation, Problem
-from gradvet.core.vectors import LARGE, Leaf, Space
+from gradvet.core.vectors import Leaf, Space
 from gradvet.errors import InvalidProblemError, raise_interruption
 from gradvet.frontends.torch import derivatives, inputs, private
 from gradvet.frontends.torch.arguments import read_outputs, tensors_in, tensors_like
-from gradvet.frontends.torch.autograd_graph import TorchRules
+from gradvet.frontends.torch.autograd_graph import TorchRules, classify_backward_error
 from gradvet.frontends.torch.binding import Binding, first_result
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
-from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, flattened, is_zero, unflattened
-from gradvet.frontends.torch.layouts.sparse import Sparse
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Inputs, flattened, is_zero, unflattened
 from gradvet.frontends.torch.random_state import torch_states
 from gradvet.frontends.torch.variants import TorchVariants
 from gradvet.frontends.torch.wider_version import internal_eps
@@ -49,6 +48,7 @@ class TorchProblem(Problem):
         self.independent = all(layout.independent for layout in self.layouts)
         placed = zip(self._positions, self.layouts, strict=True)
         self.domain = Space([Leaf(binding.names[i], layout.coordinates, i) for i, layout in placed])
+        self._inputs = Inputs(self.inputs, self.layouts, self.domain)
         self.random = inputs.Sampler(self.home, seed).take
         before = private.hook_count()
         try:
@@ -74,7 +74,7 @@ class TorchProblem(Problem):
         self.needs_saved_tensors = not self.has_parameters
         """Whether calls for values or tangents alone save tensors for a backward pass too."""
         self.known_eps: float | None = None
-        self._is_perturbed, self._has_graph = False, True
+        self._has_graph = True
         self.value: Tensor = (
             self.values(self.arguments)
             if binding.surrogate
@@ -126,19 +126,10 @@ class TorchProblem(Problem):
 
     @property
     def point(self) -> Tensor:
-        if (known := self.__dict__.get("_point")) is not None:
-            return known  # type: ignore[no-any-return]
-        # As found: a call may write to its inputs.
-        found = [x if isinstance(p, Sparse) else p.base for p, x in zip(self.layouts, self.inputs, strict=True)]
-        point = self.vector(self.domain, found)
-        self.__dict__["_point"] = point if self.domain.size <= LARGE else None
-        return point
+        return self._inputs.find_point(self.zeros) if self._inputs.point is None else self._inputs.point
 
     def release(self) -> None:
-        self.__dict__.pop("_point", None)
-        if self.has_parameters and self.rules:
-            for layout in self.layouts:
-                layout.release()
+        self._inputs.release(with_copies=bool(self.has_parameters and self.rules))
 
     def release_graph(self) -> None:
         if self.has_parameters and self.rules:
@@ -200,8 +191,7 @@ class TorchProblem(Problem):
         return self.differentiable_outputs
 
     def overwritten_inputs(self) -> list[str]:
-        named = zip(self.layouts, self.domain.leaves, strict=True)
-        return [leaf.name for layout, leaf in named if layout.undo_writes()]
+        return self._inputs.overwritten()
 
     def select_differentiable(self, result: Any) -> list[Any]:
         """The tensors of a result at the places of the differentiable outputs."""
@@ -211,8 +201,10 @@ class TorchProblem(Problem):
         """All numeric outputs for these arguments as one vector; those of the surrogate if there is one."""
         return self.vector(self._all_outputs, self._outputs_at(arguments))
 
-    def arguments_with(self, inputs: Sequence[Any]) -> list[Any]:
+    def arguments_with(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The arguments with other tensors in place of the inputs."""
+        if inputs is self.inputs:
+            return self.arguments
         others = dict(zip(self._positions, inputs, strict=True))
         return [others.get(i, argument) for i, argument in enumerate(self.arguments)]
 
@@ -235,32 +227,17 @@ class TorchProblem(Problem):
     def step_rounding(self, step: float) -> float:
         return max([layout.step_rounding(step) for layout in self.layouts])
 
-    def perturbation(self, displacement: Tensor, *, has_vector: bool = True) -> Perturbation:
-        if len(self.layouts) == 1:  # without `split` and `cat`: saves time in checks of few numbers
-            part, vector = self.layouts[0].rounded(displacement)
-            return Perturbation([part], vector)
-        pieces = displacement.split([leaf.coordinates.size for leaf in self.domain.leaves])
-        rounded = (layout.rounded(piece) for layout, piece in zip(self.layouts, pieces, strict=True))
-        if not has_vector:
-            return Perturbation([part for part, _ in rounded], None)
-        parts, vectors = zip(*rounded, strict=True)
-        return Perturbation(parts, torch.cat(vectors))
+    def perturbation(self, displacement: Tensor) -> Perturbation:
+        return self._inputs.perturbation(displacement, has_vector=True)
 
     def unit_steps(self, start: int, stop: int) -> list[Perturbation]:
-        found: list[Perturbation] = []
-        for leaf, own in enumerate(self.domain.slices):
-            first, last = max(start, own.start) - own.start, min(stop, own.stop) - own.start
-            for displacement in self.layouts[leaf].coordinates.units(first, last) if first < last else ():
-                parts: list[Any] = [None] * len(self.layouts)
-                parts[leaf] = displacement
-                found.append(Perturbation(parts, None))
-        return found
+        return self._inputs.unit_steps(start, stop)
 
     def evaluate(self, perturbation: Perturbation, scales: Sequence[float]) -> list[Tensor]:
         try:
             return [self._at(perturbation, scale).clone() for scale in scales]
         finally:
-            self._restore()
+            self._inputs.restore()
 
     def weighted(self, perturbation: Perturbation, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
         try:
@@ -271,50 +248,78 @@ class TorchProblem(Problem):
                 total.add_(self._at(perturbation, scale), alpha=weight)
             return total
         finally:
-            self._restore()
+            self._inputs.restore()
 
     def _at(self, perturbation: Perturbation, scale: float) -> Tensor:
         """The outputs at a point, to be read before the inputs are restored: they may share memory."""
         if not scale:
-            self._restore()
+            self._inputs.restore()
             return self.value
-        return flattened(self._all_outputs, self._outputs_at(self._perturbed(perturbation, scale)), self.zeros)
-
-    def _perturbed(self, perturbation: Perturbation, scale: float = 1.0) -> Sequence[Any]:
-        """The perturbed arguments; the caller restores them."""
-        self._restore()
-        self._is_perturbed = True
-        parts = zip(self.layouts, perturbation.parts, self.inputs, strict=True)
-        placed = [given if part is None else layout.place(part, scale) for layout, part, given in parts]
-        return self.arguments if all(map(operator.is_, placed, self.inputs)) else self.arguments_with(placed)
-
-    def _restore(self) -> None:
-        if self._is_perturbed:
-            for layout in self.layouts:
-                layout.restore()
-            self._is_perturbed = False
+        arguments = self.arguments_with(self._inputs.perturbed(perturbation, scale))
+        return flattened(self._all_outputs, self._outputs_at(arguments), self.zeros)
 
     def evaluate_at(self, displacement: Tensor) -> Evaluation:
         is_rounded = self.eps > VECTOR_EPS
-        perturbation = self.perturbation(displacement, has_vector=not is_rounded)
         try:
-            arguments = self._perturbed(perturbation)
-            realised = perturbation.vector
-            del perturbation  # as large as the inputs, and placed
+            inputs, realised = self._inputs.displaced(displacement, has_vector=not is_rounded)
             if is_rounded:
-                realised = self.vector(self.domain, [arguments[i] for i in self._positions])
+                realised = self.vector(self.domain, inputs)
                 realised -= self.point
-            return Evaluation(self.values(arguments), realised)
+            return Evaluation(self.values(self.arguments_with(inputs)), realised)
         except (InvalidProblemError, torch.OutOfMemoryError):
             raise
         except Exception:  # undefined next to the point, which the step sweep takes into account
             return Evaluation(torch.full_like(self.value, torch.nan), displacement * 0.0)
         finally:
-            self._restore()
+            self._inputs.restore()
 
     evaluate_together = derivatives.evaluate_together
 
     # Reverse mode.
+
+    def mode(self) -> AbstractContextManager[object]:
+        """The mode in which derivatives are computed, with the parameters among the arguments in the module."""
+        mode, substitution = self.binding.operator_mode, self.binding.substitution
+        if substitution is None:
+            return derivatives.NO_MODE if mode is None else mode.active()
+        stack = ExitStack()
+        stack.enter_context(substitution(self.arguments))
+        if mode is not None:
+            stack.enter_context(mode.active())
+        return stack
+
+    def backward(self, run: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of a backward pass, which is counted. Of its exceptions, the cause is raised where it is known.
+
+        torch's own exceptions stay as they are in the drop-in functions.
+        """
+        self.cost.vjps += 1
+        try:
+            with self.mode():
+                return run(*arguments)
+        except Exception as error:
+            if not self.binding.is_drop_in:
+                classify_backward_error(error, self.rules, users_graph=not self.binding.derived)
+            raise
+
+    def gradients(
+        self, outputs: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] | None = None
+    ) -> Sequence[Any]:
+        """The gradients of the inputs, or of other sources, through a graph of the function."""
+        run = derivatives.gradients if self.binding.substitution is None else derivatives.gradients_of_module
+        return self.backward(run, outputs, self.inputs if sources is None else sources, cotangents, self.is_plain)  # type: ignore[no-any-return]
+
+    def gradient_vector(
+        self, outputs: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] | None = None
+    ) -> Tensor:
+        """The same as one vector."""
+        return self.vector(self.domain, self.gradients(outputs, cotangents, sources))
+
+    def gradients_at_point(self, outputs: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
+        """The gradients of the inputs from the random state that the forward pass left."""
+        for generator, state in self.states_after_forward:
+            generator.set_state(state)
+        return self.gradients(outputs, cotangents)
 
     def vjp(self, v: Tensor) -> Tensor:
         return self.vector(self.domain, self._gradients(v))
@@ -327,9 +332,9 @@ class TorchProblem(Problem):
         """For the cotangents of all outputs, or of one alone."""
         outputs = self.recorded_outputs()
         if output is None:
-            return derivatives.problem_gradients(self, outputs, unflattened(self.codomain, v))
+            return self.gradients_at_point(outputs, unflattened(self.codomain, v))
         cotangent = self.codomain.leaves[output].coordinates.unflatten(v)
-        return derivatives.problem_gradients(self, (outputs[output],), (cotangent,))
+        return self.gradients_at_point((outputs[output],), (cotangent,))
 
     def vjp_of_output(self, output: int, v: Tensor) -> Tensor:
         return self.vector(self.domain, self._gradients(v, output))
@@ -344,17 +349,8 @@ class TorchProblem(Problem):
             mismatches |= dict.fromkeys(derivatives.gradient_mismatches(self, found))
         return Gradient(total, list(mismatches))
 
-    def vjp_batched(self, V: Sequence[Tensor]) -> list[Tensor]:
-        self.cost.vjps += 1
-        outputs = self.recorded_outputs()
-        with derivatives.in_mode_of(self), derivatives.in_vmap(self):
-            cotangents = tuple(derivatives.stacked(self.codomain, V))
-            found = private.run_batched_backward(tuple(outputs), self.inputs, cotangents)
-        return [self.vector(self.domain, [g if g is None else g[k] for g in found]) for k in range(len(V))]
-
-    def vjp_rows(self, output: int, start: int, stop: int) -> Tensor | None:
-        with derivatives.in_mode_of(self):
-            return derivatives.vjp_rows(self, output, range(start, stop))
+    vjp_batched = derivatives.vjp_batched
+    vjp_rows = derivatives.vjp_rows
 
     def vjp_undefined(self, outputs: Sequence[int], v: Tensor | None = None) -> Gradient:
         found = derivatives.undefined_gradients(self, outputs, v)
@@ -363,15 +359,13 @@ class TorchProblem(Problem):
 
     def vjp_at(self, displacement: Tensor, v: Tensor) -> Tensor:
         try:
-            arguments = self._perturbed(self.perturbation(displacement, has_vector=False))
-            outputs = self.call_differentiable(arguments)
-            sources = [arguments[i] for i in self._positions]
-            self.cost.vjps += 1
-            found = derivatives.classified_gradients(self, outputs, sources, unflattened(self.codomain, v))
+            sources, _ = self._inputs.displaced(displacement, has_vector=False)
+            outputs = self.call_differentiable(self.arguments_with(sources))
+            found = self.gradients(outputs, unflattened(self.codomain, v), sources)
             del outputs  # its graph is as large as the inputs
             return self.vector(self.domain, found)
         finally:
-            self._restore()
+            self._inputs.restore()
 
     # Forward mode.
 
@@ -383,11 +377,11 @@ class TorchProblem(Problem):
         return self.vector(self.codomain, [tangent for _, tangent in found])
 
     def jvp_at(self, displacement: Tensor, u: Tensor) -> Tensor | None:
-        perturbation = self.perturbation(displacement)
         try:
-            return self.jvp(u) if self._perturbed(perturbation) is self.arguments else None
+            inputs, _ = self._inputs.displaced(displacement, has_vector=False)
+            return self.jvp(u) if inputs is self.inputs else None
         finally:
-            self._restore()
+            self._inputs.restore()
 
     def tangent_mismatches(self, u: Tensor) -> list[AttributeMismatch]:
         return derivatives.tangent_mismatches(derivatives.output_tangents(self, unflattened(self.domain, u)))

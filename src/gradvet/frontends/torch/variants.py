@@ -20,7 +20,6 @@ from gradvet.frontends.torch.arguments import tensors_in
 from gradvet.frontends.torch.derivatives import (
     accumulate,
     call_recomputing,
-    classified_gradients,
     in_vmap,
     stacked,
     without_saving,
@@ -117,7 +116,7 @@ class TorchVariants(GradientVariants):
     def _for_cotangents(self, name: str, cotangents: Sequence[Tensor]) -> Tensor:
         """Through the graph that was recorded at the point; of a fresh call where passes are isolated."""
         with _named(f"for a grad_output that is {name} in memory"):
-            return self._gradient(self.problem.recorded_outputs(), cotangents)
+            return self.problem.gradient_vector(self.problem.recorded_outputs(), cotangents)
 
     def expanded_cotangent(self, v: Tensor) -> Tensor | None:
         plain = unflattened(self.problem.codomain, v)
@@ -136,9 +135,8 @@ class TorchVariants(GradientVariants):
             arguments[leaf.position] = (own.copy_(value) if is_strided(own) else value).requires_grad_()
         outputs = problem.call(arguments)
         values = problem.vector(Space([*problem.codomain.leaves, *problem.nondifferentiable.leaves]), outputs)
-        problem.cost.vjps += 1
         own, cotangents = outputs[: len(problem.codomain.leaves)], unflattened(problem.codomain, v)
-        found = classified_gradients(problem, own, self._sources(arguments), cotangents)
+        found = problem.gradients(own, cotangents, self._sources(arguments))
         return FreshPass(values, problem.vector(problem.domain, found))
 
     def fresh_gradient(self, v: Tensor, *, interleaved: bool = False, shifted: bool = False) -> FreshGradient:
@@ -153,9 +151,8 @@ class TorchVariants(GradientVariants):
         outputs = problem.call_uncopied(given)
         reads_arguments = interleaved and self._values_differ_elsewhere()
         sources = self._sources(given)
-        problem.cost.vjps += 1
         with _named("after a forward pass at other inputs" if interleaved else ""):
-            gradients = classified_gradients(problem, outputs, sources, cotangents)
+            gradients = problem.gradients(outputs, cotangents, sources)
         vector = problem.vector(problem.domain, gradients)
         if not (problem.rules.are_builtin or problem.isolates_passes):
             found = [(leaf.name, g) for leaf, g in zip(problem.domain.leaves, gradients, strict=True) if is_strided(g)]
@@ -191,7 +188,7 @@ class TorchVariants(GradientVariants):
         with start.attributes_left(), suppress(ArithmeticError, RuntimeError, ValueError, IndexError):
             for arguments in (self._other_arguments(), problem.arguments):
                 outputs, sources = problem.call_differentiable(arguments), self._sources(arguments)
-                found = self._gradient(outputs, unflattened(problem.codomain, v), sources)
+                found = self.problem.gradient_vector(outputs, unflattened(problem.codomain, v), sources)
             return found if self._same_values(outputs) else None
         return None
 
@@ -216,7 +213,7 @@ class TorchVariants(GradientVariants):
         outputs = self.problem.recorded_outputs()
         # Another number each time: where passes are isolated, each starts from the same random state.
         torch.rand(1 + self.problem.cost.vjps, device=self.problem.home)
-        return self._gradient(outputs, unflattened(self.problem.codomain, v))
+        return self.problem.gradient_vector(outputs, unflattened(self.problem.codomain, v))
 
     def of_one_input(self, leaf: int, v: Tensor) -> Tensor | None:
         problem = self.problem
@@ -233,12 +230,11 @@ class TorchVariants(GradientVariants):
             if problem.binding.substitution is not None and problem.rules.custom():
                 raise NotImplementedError("no custom Function in the model gets a tensor that requires grad")
             return None
-        problem.cost.vjps += 1
         recorded, cotangents = zip(*pairs, strict=True)
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Full backward hook is firing")  # no input requires grad
-                gradient = classified_gradients(problem, recorded, [source], cotangents)[0]
+                gradient = problem.gradients(recorded, cotangents, [source])[0]
         except DerivativeError as error:
             if problem.binding.substitution is None:
                 raise
@@ -273,7 +269,7 @@ class TorchVariants(GradientVariants):
         if not self._same_values(outputs):
             raise OtherValuesError(f"for inputs that are {name} in memory")
         with _named(f"for inputs that are {name} in memory"):
-            return self._gradient(outputs, unflattened(problem.codomain, v), self._sources(arguments))
+            return self.problem.gradient_vector(outputs, unflattened(problem.codomain, v), self._sources(arguments))
 
     def _laid_out(self, change: Callable[[Tensor], Tensor] | None) -> list[Any] | None:
         """Copies of the arguments in another memory layout; None if there is none, or inputs are not strided."""
@@ -346,8 +342,7 @@ class TorchVariants(GradientVariants):
         with own, own:  # twice: the first restoration may be interrupted
             for tensor in problem.inputs:
                 tensor.grad = torch.full_like(tensor, 2.0)
-            problem.cost.vjps += 1
-            accumulate(problem, outputs, unflattened(problem.codomain, v))
+            problem.backward(accumulate, outputs, problem.inputs, unflattened(problem.codomain, v))
             found = [tensor.grad for tensor in problem.inputs]
             if any(gradient is None for gradient in found):
                 raise UnsupportedError("a hook sets it to None")
@@ -357,7 +352,9 @@ class TorchVariants(GradientVariants):
         problem = self.problem
         problem.cost.forwards += 2
         outputs = tensors_in(call_recomputing(problem.function, problem.arguments))
-        return self._gradient([output for output in outputs if output.requires_grad], unflattened(problem.codomain, v))
+        return self.problem.gradient_vector(
+            [output for output in outputs if output.requires_grad], unflattened(problem.codomain, v)
+        )
 
     def _same_values(self, outputs: Sequence[Any]) -> bool:
         problem, own = self.problem, self.problem.differentiable_outputs
@@ -367,13 +364,6 @@ class TorchVariants(GradientVariants):
         # Sums in another order leave roundoff of the largest value.
         atol = thresholds.ROUNDOFFS * problem.eps * peak(expected)
         return torch.allclose(values, expected, rtol=problem.eps**thresholds.HALF_THE_DIGITS, atol=atol, equal_nan=True)
-
-    def _gradient(self, outputs: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] = ()) -> Tensor:
-        problem = self.problem
-        problem.cost.vjps += 1
-        return problem.vector(
-            problem.domain, classified_gradients(problem, outputs, sources or problem.inputs, cotangents)
-        )
 
 
 @contextmanager

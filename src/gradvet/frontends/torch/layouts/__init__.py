@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradvet.core.vectors import Coordinates
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.layouts.dense import Mkldnn, Strided, dense_coordinates
+from gradvet.frontends.torch.layouts.dense import Strided, dense_coordinates
 from gradvet.frontends.torch.layouts.sparse import (
     IN_BLOCKS,
     Copies,
@@ -61,3 +61,30 @@ def numbers_of(tensor: Any) -> Any:
 def can_be_cut(output: Any) -> bool:
     """Whether an output can have an undefined cotangent: torch must be able to make zeros for it."""
     return isinstance(output, Tensor) and output.layout not in IN_BLOCKS
+
+
+class Mkldnn(Strided):
+    """Each displaced point is a new tensor; the caller's tensor, an opaque block, is never written to."""
+
+    __slots__ = ()
+
+    compared = ("dtype", "device", "shape")
+
+    @property
+    def numbers(self) -> Tensor:
+        """A dense copy."""
+        dense: Tensor = self.tensor.detach().to_dense()
+        return dense
+
+    def place(self, displacement: Tensor, scale: float) -> Tensor:
+        displaced: Tensor = (self.base + scale * displacement).to_mkldnn()
+        return displaced.requires_grad_()
+
+    def points(self, displacements: Tensor) -> None:
+        return None
+
+    def restore(self) -> None:
+        """The caller's tensor was not changed."""
+
+    def dual(self, tangent: Tensor | None) -> Tensor:
+        raise InvalidProblemError("MKLDNN inputs are not support for forward AD gradcheck.")

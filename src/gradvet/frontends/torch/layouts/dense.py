@@ -1,12 +1,13 @@
 """Tensors with a number for every element: their real coordinates, and how they are perturbed.
 
 A real number has one coordinate, a complex number two (real, imaginary). Strided tensors and tensor-like objects are
-perturbed in place, so that captured references see it; mkldnn tensors, which are opaque blocks, through a dense copy.
+perturbed in place, so that captured references see it.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, TypeGuard
@@ -15,8 +16,8 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
+from gradvet.core.problem import Perturbation
 from gradvet.core.vectors import LARGE, Space, unit_rows
-from gradvet.errors import InvalidProblemError
 
 WORKING_DTYPE = torch.float64
 """The dtype of every vector that the engine sees."""
@@ -184,6 +185,11 @@ class Strided:
             self._base = without_operators(self.numbers.clone())
         return self._base
 
+    @property
+    def unperturbed(self) -> Any:
+        """The numbers as they were found; of a sparse tensor, the tensor."""
+        return self.base
+
     def release(self) -> None:
         """Drop the copy of the numbers, which are not perturbed, until it is needed again."""
         self._base = None
@@ -246,31 +252,74 @@ class Strided:
         return [(name, str(one), str(other)) for name, one, other in rows if one != other]
 
 
-class Mkldnn(Strided):
-    """Each displaced point is a new tensor; the caller's tensor, an opaque block, is never written to."""
+class Inputs:
+    """The inputs of a function as one vector of a space: they are perturbed together, and always restored."""
 
-    __slots__ = ()
+    def __init__(self, tensors: Sequence[Any], layouts: Sequence[Strided], space: Space) -> None:
+        self.tensors, self.layouts, self.space = tensors, layouts, space
+        self._sizes = [layout.coordinates.size for layout in layouts]
+        self.point: Tensor | None = None
+        """The vector of the inputs as they were found, if it is known."""
+        self._is_perturbed = False
 
-    compared = ("dtype", "device", "shape")
+    def find_point(self, zeros: Callable[[int], Tensor]) -> Tensor:
+        """The vector of the inputs as they were found: a call may write to them. Kept unless it is large."""
+        point = flattened(self.space, [layout.unperturbed for layout in self.layouts], zeros)
+        point = point.clone() if len(self.layouts) == 1 else point
+        self.point = point if self.space.size <= LARGE else None
+        return point
 
-    @property
-    def numbers(self) -> Tensor:
-        """A dense copy."""
-        dense: Tensor = self.tensor.detach().to_dense()
-        return dense
+    def release(self, *, with_copies: bool) -> None:
+        """Drop the point, and the copies of the inputs too if that is asked, until they are needed again."""
+        self.point = None
+        for layout in self.layouts if with_copies else ():
+            layout.release()
 
-    def place(self, displacement: Tensor, scale: float) -> Tensor:
-        displaced: Tensor = (self.base + scale * displacement).to_mkldnn()
-        return displaced.requires_grad_()
+    def overwritten(self) -> list[str]:
+        """The names of the inputs that a call has written to, which are restored."""
+        named = zip(self.layouts, self.space.leaves, strict=True)
+        return [leaf.name for layout, leaf in named if layout.undo_writes()]
 
-    def points(self, displacements: Tensor) -> None:
-        return None
+    def perturbation(self, displacement: Tensor, *, has_vector: bool) -> Perturbation:
+        """A displacement as rounding leaves it; without its vector unless that is asked."""
+        if len(self.layouts) == 1:  # without `split` and `cat`: saves time in checks of few numbers
+            part, vector = self.layouts[0].rounded(displacement)
+            return Perturbation([part], vector)
+        pieces = zip(self.layouts, displacement.split(self._sizes), strict=True)
+        if not has_vector:
+            return Perturbation([layout.rounded(piece)[0] for layout, piece in pieces], None)
+        parts, vectors = zip(*[layout.rounded(piece) for layout, piece in pieces], strict=True)
+        return Perturbation(parts, torch.cat(vectors))
+
+    def unit_steps(self, start: int, stop: int) -> list[Perturbation]:
+        """The steps along single coordinates from number `start` up to `stop`."""
+        found: list[Perturbation] = []
+        for leaf, own in enumerate(self.space.slices):
+            first, last = max(start, own.start) - own.start, min(stop, own.stop) - own.start
+            for displacement in self.layouts[leaf].coordinates.units(first, last) if first < last else ():
+                parts: list[Any] = [None] * len(self.layouts)
+                parts[leaf] = displacement
+                found.append(Perturbation(parts, None))
+        return found
+
+    def perturbed(self, perturbation: Perturbation, scale: float = 1.0) -> Sequence[Any]:
+        """The inputs with scale · perturbation added, the tensors themselves where possible; to be restored."""
+        self.restore()
+        self._is_perturbed = True
+        parts = zip(self.layouts, perturbation.parts, self.tensors, strict=True)
+        placed = [given if part is None else layout.place(part, scale) for layout, part, given in parts]
+        return self.tensors if all(map(operator.is_, placed, self.tensors)) else placed
+
+    def displaced(self, displacement: Tensor, *, has_vector: bool) -> tuple[Sequence[Any], Tensor | None]:
+        """The inputs perturbed by a displacement, and the vector of that as rounding leaves it; to be restored."""
+        perturbation = self.perturbation(displacement, has_vector=has_vector)
+        return self.perturbed(perturbation), perturbation.vector
 
     def restore(self) -> None:
-        """The caller's tensor was not changed."""
-
-    def dual(self, tangent: Tensor | None) -> Tensor:
-        raise InvalidProblemError("MKLDNN inputs are not support for forward AD gradcheck.")
+        """Restore the inputs, bit for bit."""
+        for layout in self.layouts if self._is_perturbed else ():
+            layout.restore()
+        self._is_perturbed = False
 
 
 def dual_of(primal: Tensor, tangent: Tensor | None) -> Tensor:

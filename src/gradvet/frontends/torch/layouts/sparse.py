@@ -271,6 +271,10 @@ class Sparse(Strided):
     def numbers(self) -> Tensor:
         return self._numbers
 
+    @property
+    def unperturbed(self) -> Tensor:
+        return self.tensor  # type: ignore[no-any-return]
+
     def rounded(self, vector: Tensor) -> tuple[Tensor, Tensor]:
         rounded = self._rounded(vector)
         realised = self.coordinates.flatten_stored(rounded)
