@@ -19,7 +19,7 @@ from torch import Tensor
 
 import gradvet
 from gradvet.frontends.torch import private
-from gradvet.frontends.torch.preservation import PreservedState, preserved_state
+from gradvet.frontends.torch.preservation import PreservedState
 from gradvet.frontends.torch.process_state import ProcessState
 from gradvet.suite.run import Run, run_case
 from gradvet.suite.sources import Targets
@@ -144,7 +144,7 @@ def test_interrupted_transform_of_torch_prints_no_complaint(monkeypatch: pytest.
     x = torch.ones(2)
 
     def call() -> None:
-        state = preserved_state(torch.sin, (x,))
+        state = PreservedState(torch.sin, (x,))
         with state, state:
             torch.func.jvp(torch.sin, (x,), (x,))
 

@@ -7,7 +7,7 @@ import operator
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from gradvet.api import validation
@@ -55,18 +55,6 @@ AUTOMATIC_SECONDS = 30.0
 """Time for the search that `check` does by itself when a module fails."""
 
 STOPS = ("follow", "constant")
-
-
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    """How the pieces of a model are checked."""
-
-    order: int
-    accepts_stops: bool
-    seconds: float
-    bytes: int
-    seed: int
-    surrogates: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
 
 
 @validation.explaining_arguments
@@ -119,16 +107,16 @@ def blame(
         )
     if loss is not None and not callable(loss):
         validation.refuse("loss is a function of the model's result", loss)
-    settings = _settings(order, stops, budget, seed, surrogate)
+    examiner, bytes = _examiner(order, stops, budget, seed, surrogate)
     request = validation.request_of(model, inputs, kwargs)
     require_state(model)
-    recorder = Recorder(model, settings.bytes)
+    recorder = Recorder(model, bytes)
     state = _preserved_state(model, (model, loss, inputs, kwargs))
     with state, state, shown_stages(type(model).__name__):  # twice: the first restoration may be interrupted
         trains = any(parameter.requires_grad for parameter in model.parameters())
         with validation.explaining_call(request):
             record_step(recorder, request, loss, all_inputs=not trains)
-        return _report_on(recorder, settings)
+        return investigate(recorder, examiner)
 
 
 @contextmanager
@@ -155,9 +143,9 @@ class Watch:
 
     __exit__: Any = property(operator.attrgetter("_end.__exit__"))
 
-    def __init__(self, model: Any, settings: _Settings) -> None:
-        self._recorder = Recorder(model, settings.bytes, keeps_parameters=True)
-        self._settings, self._end = settings, _EndOfBlock()
+    def __init__(self, model: Any, examiner: Examiner, bytes: int) -> None:
+        self._recorder = Recorder(model, bytes, keeps_parameters=True)
+        self._examiner, self._end = examiner, _EndOfBlock()
 
     def __enter__(self) -> Watch:
         block = self._recording()
@@ -181,7 +169,7 @@ class Watch:
         model = self._recorder.model
         state = _preserved_state(model, model)
         with state, state, shown_stages("watch"):  # twice: the first restoration may be interrupted
-            return _report_on(self._recorder, self._settings)
+            return investigate(self._recorder, self._examiner)
 
 
 def watch(
@@ -204,7 +192,7 @@ def watch(
     """
     if model is not None and not is_model(model):
         raise InvalidProblemError(f"watch takes a torch.nn.Module or nothing, found {type(model).__name__}")
-    return Watch(model, _settings(order, stops, budget, seed, surrogate))
+    return Watch(model, *_examiner(order, stops, budget, seed, surrogate))
 
 
 @one_at_a_time
@@ -214,14 +202,14 @@ def culprit_first(report: Report, request: Request, stops: str, budget: Budget) 
     if not any(finding.check in (*FUNCTION_CHECKS, *MODULE_CHECKS) for finding in report.failures):
         return report
     seconds = min(AUTOMATIC_SECONDS, budget.seconds or AUTOMATIC_SECONDS)
-    settings = _Settings(1, accepts_stops(stops), seconds, DEFAULT_BYTES, report.seed)
+    examiner = Examiner(_examined, Options(report.seed), seconds, accepts_stops=accepts_stops(stops))
     model: Any = request.func
-    recorder = Recorder(model, settings.bytes)
+    recorder = Recorder(model, DEFAULT_BYTES)
     state = _preserved_state(model, (model, request.inputs, request.kwargs))
     try:
         with state, state:  # twice: the first restoration may be interrupted
             record_step(recorder, request, None, all_inputs=CONSTANT_INPUTS not in report.notes)
-            found = _report_on(recorder, settings, report)
+            found = investigate(recorder, examiner, report)
     except Exception as error:
         note = f"the piece to blame could not be searched for: {type(error).__name__}"
         return replace(report, notes=(*report.notes, note))
@@ -283,15 +271,18 @@ def with_torch_stops(report: Report, request: Request, settings: PipelineSetting
     return replace(found, notes=(*found.notes, *notes), replay=report.replay, source=report.source)
 
 
-def _settings(order: Any, stops: Any, budget: Any, seed: Any, surrogate: Any) -> _Settings:
-    """The arguments that `blame` and `watch` share; wrong ones are refused."""
+def _examiner(order: Any, stops: Any, budget: Any, seed: Any, surrogate: Any) -> tuple[Examiner, int]:
+    """What checks the pieces, and the memory for recorded arguments, by the arguments that `blame` and `watch` share.
+
+    Wrong ones are refused.
+    """
     if not validation.is_integer(order) or order not in (1, 2):
         validation.refuse("order is 1 or 2", order)
-    chosen = fresh_seed() if seed is None else validation.seed_of(seed)
+    options = Options(fresh_seed() if seed is None else validation.seed_of(seed))
     known = validation.surrogates_of(surrogate)
     limits = validation.budget_of(budget)
     seconds, bytes = limits.seconds or DEFAULT_SECONDS, limits.bytes or DEFAULT_BYTES
-    return _Settings(int(order), accepts_stops(stops), seconds, bytes, chosen, known)
+    return Examiner(_examined, options, seconds, int(order), accepts_stops(stops), known), bytes
 
 
 def accepts_stops(stops: str) -> bool:
@@ -301,16 +292,10 @@ def accepts_stops(stops: str) -> bool:
     return stops == "constant"
 
 
-def _report_on(recorder: Recorder, settings: _Settings, known: Report | None = None) -> BlameReport:
-    """The report about what was recorded; `known` is the one of `check` about the whole model."""
-
-    def examine(request: Request, call: Call, options: Options, order: int) -> Report:
-        is_module = call.kind == MODULE
-        names = (*(MODULE_CHECKS if is_module else FUNCTION_CHECKS), *call.checks)
-        modes = ("reverse", *(("forward",) if "forward" in call.checks else ()))
-        pipeline = PipelineSettings(1 if is_module else order, validation.selection_of(modes, names))
-        return run_pipeline(FRONTEND, request, pipeline, options)
-
-    options, deadline = Options(settings.seed), time.perf_counter() + settings.seconds
-    examiner = Examiner(examine, options, deadline, settings.order, settings.accepts_stops, settings.surrogates)
-    return investigate(recorder, examiner, known)
+def _examined(request: Request, call: Call, options: Options, order: int) -> Report:
+    """The report about one piece."""
+    is_module = call.kind == MODULE
+    names = (*(MODULE_CHECKS if is_module else FUNCTION_CHECKS), *call.checks)
+    modes = ("reverse", *(("forward",) if "forward" in call.checks else ()))
+    settings = PipelineSettings(1 if is_module else order, validation.selection_of(modes, names))
+    return run_pipeline(FRONTEND, request, settings, options)

@@ -35,7 +35,7 @@ from gradvet.frontends.torch import add_sparse_note, semantics, with_other_seman
 from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.inputs import require_precision, require_values
 from gradvet.frontends.torch.layouts import numbers_of
-from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.preservation import PreservedState
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.second_order import drop_in_gradient, random_cotangents
 from gradvet.options import Options, Tolerance
@@ -310,7 +310,7 @@ def _catalogue(
 
 @one_at_a_time
 def _drawn_cotangents(func: Callable[..., Any], arguments: tuple[Any, ...], noncontiguous: bool) -> tuple[Any, ...]:
-    state = preserved_state(func, arguments)
+    state = PreservedState(func, arguments)
     with state, state:  # twice: the first restoration may be interrupted
         return random_cotangents(func, arguments, noncontiguous=noncontiguous)
 
@@ -320,7 +320,7 @@ def _examine(
     func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: Sequence[CheckFunction]
 ) -> tuple[Context, list[Finding]]:
     """What the checks find, and the context in which they ran."""
-    state = preserved_state(func, arguments)
+    state = PreservedState(func, arguments)
     with state, state:  # twice: the first restoration may be interrupted
         try:
             problem = TorchProblem(drop_in_binding(func, arguments), options.seed, options.masked)

@@ -24,7 +24,7 @@ from gradvet.core.vectors import Space
 from gradvet.frontends.torch.arguments import map_tensors, tensors_in
 from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.layouts.sparse import is_sparse, materialised, stored_numbers, with_numbers
-from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.preservation import PreservedState
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
 
@@ -90,7 +90,7 @@ def get_numerical_jacobian(
     _deprecated("get_numerical_jacobian", grad_out)
     arguments = as_tuple(inputs)
     chosen = arguments if target is None else as_tuple(target)
-    state = preserved_state(fn, arguments)
+    state = PreservedState(fn, arguments)
     with state, state:  # twice: the first restoration may be interrupted
         problem = _problem(lambda *values: _first(fn(values)), arguments)
         numerical = CentralDifferences(Projections(problem, Options(seed=0, step=eps)))
@@ -137,7 +137,7 @@ def get_numerical_jacobian_wrt_specific_input(
         arguments[input_idx] = input
     if not arguments[input_idx].requires_grad:
         raise AssertionError("Expected input to have requires_grad=True")
-    state = preserved_state(fn, arguments)
+    state = PreservedState(fn, arguments)
     with state, state:  # twice: the first restoration may be interrupted
         problem = _problem(fn, arguments)
         leaf = [leaf.position for leaf in problem.domain.leaves].index(input_idx)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import gradvet
 from gradvet import GradcheckError, gradcheck, gradgradcheck
-from gradvet.frontends.torch.preservation import MAX_OBJECTS, preserved_state, reachable_objects
+from gradvet.frontends.torch.preservation import MAX_OBJECTS, PreservedState, reachable_objects
 from tests.core.wrong_jacobians import numbers
 from tests.frontends.torch import needs_private_names
 from tests.functions import with_vjp
@@ -356,7 +356,7 @@ def test_undisturbed_passes_exceptions_on() -> None:
     count = torch.zeros(1)
 
     def interrupted() -> None:
-        with preserved_state(torch.sin, [count]):
+        with PreservedState(torch.sin, [count]):
             count.add_(1)
             raise InterruptionError
 

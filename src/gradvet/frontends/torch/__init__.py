@@ -43,7 +43,7 @@ from gradvet.frontends.torch.inputs import require_state
 from gradvet.frontends.torch.layouts.sparse import is_sparse, unspecified
 from gradvet.frontends.torch.numerical_jacobian import jacobian_of
 from gradvet.frontends.torch.points import PointSource, generated_points, generated_shapes
-from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.preservation import PreservedState
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.second_order import second_order_problem
 from gradvet.frontends.torch.wider_version import may_round_products, rounded_as, wider_problem
@@ -269,7 +269,7 @@ class TorchFrontend(Frontend):
         return False
 
     def preserved_state(self, function: Any, arguments: Sequence[Any]) -> AbstractContextManager[None]:
-        return preserved_state(function, nested_tensors(arguments), standard_settings=True)
+        return PreservedState(function, nested_tensors(arguments), standard_settings=True)
 
     def notes(self, problem: TorchProblem) -> Iterator[str]:
         yield from problem.binding.notes

@@ -267,8 +267,7 @@ class ArgumentTree:
             if not holds_tensors(value):
                 return value
             self.notes.append(f"{closed_object(name, value)} were held constant")
-            # Without items of its own: every call gets a copy.
-            return Container((), (), _Copies(value))
+            return Container(("",), (value,), _copied)
         labelled = zip(container.labels, container.items, strict=True)
         templates = [self.template(item, name + label) for label, item in labelled]
         unchanged = all(one is other for one, other in zip(templates, container.items, strict=True))
@@ -284,24 +283,17 @@ def fill(template: Any, tensors: Sequence[Any]) -> Any:
     return template
 
 
-@dataclass(frozen=True, slots=True)
-class _Copies:
-    """Makes copies of an object that holds tensors."""
-
-    value: Any
-
-    def __call__(self, items: Sequence[Any]) -> Any:
-        try:
-            return copy.deepcopy(self.value)
-        except Exception:  # such as tensors that are results of other operators
-            return self.value
+def _copied(items: Sequence[Any]) -> Any:
+    """A copy of the only item, an object that holds tensors; the object where these are results of other operators."""
+    try:
+        return copy.deepcopy(items[0])
+    except Exception:
+        return items[0]
 
 
 def unfilled(template: Any) -> list[Any]:
     """The values in a template beside its slots for tensors."""
     if isinstance(template, Container):
-        if isinstance(template.rebuilt, _Copies):
-            return [template.rebuilt.value]
         return [thing for inner in template.items for thing in unfilled(inner)]
     return [] if isinstance(template, Slot) else [template]
 

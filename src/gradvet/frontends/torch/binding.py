@@ -24,7 +24,7 @@ from gradvet.frontends.torch.branches import BranchMode
 from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.inputs import require_precision, templates_of
 from gradvet.frontends.torch.layouts.dense import is_freed, overlaps, refill, same_numbers
-from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
+from gradvet.frontends.torch.preservation import PreservedState, reachable_objects
 from gradvet.frontends.torch.random_state import generators_among, preserved_rng
 from gradvet.frontends.torch.state import FixedState
 
@@ -254,7 +254,7 @@ def with_constant_inputs(request: Request) -> Request | None:
     held = replace(request, has_constant_inputs=True)
     try:
         bound = bind(held)
-        state = preserved_state(request.func, bound.arguments)
+        state = PreservedState(request.func, bound.arguments)
         with state, state:  # twice: the first restoration may be interrupted
             bound.function(*bound.arguments)
     except Exception:
@@ -272,7 +272,7 @@ def settle(request: Request, names: Sequence[str]) -> bool:
     if not all(name in own for name in names):
         return False
     parameters, bound = [own[name] for name in names], bind(request)
-    with preserved_state(request.func, bound.arguments):
+    with PreservedState(request.func, bound.arguments):
         bound.function(*bound.arguments)
         later = bind(request)
         with torch.no_grad():

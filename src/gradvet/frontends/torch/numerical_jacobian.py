@@ -19,7 +19,7 @@ from gradvet.frontends.torch.arguments import nested_tensors, require_output
 from gradvet.frontends.torch.binding import bind
 from gradvet.frontends.torch.inputs import require_separate
 from gradvet.frontends.torch.layouts.dense import Dense
-from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.preservation import PreservedState
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.random_state import preserved_rng
 from gradvet.options import Options
@@ -57,7 +57,7 @@ def jacobian_of(request: Request) -> NumericalJacobian:
         binding = bind(request)
         for tensor in nested_tensors((request.inputs, request.kwargs)):
             require_separate(tensor)
-        state = preserved_state((request.func, request.inputs, request.kwargs), binding.arguments)
+        state = PreservedState((request.func, request.inputs, request.kwargs), binding.arguments)
         with state, state:  # twice: the first restoration may be interrupted
             problem = TorchProblem(binding, seed=0)
             require_output(problem)

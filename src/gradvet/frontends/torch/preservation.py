@@ -51,7 +51,11 @@ class PreservedState:
     """
 
     def __init__(self, function: Any, arguments: Sequence[Any], *, standard_settings: bool = False) -> None:
-        """`function` may be a tuple of all objects that are called; `standard_settings` are those of a check."""
+        """`function` may be a tuple of all objects that are called.
+
+        With `standard_settings`, gradients are recorded inside, and torch's own products of float32 numbers are not
+        rounded to the ten bits of TF32.
+        """
         self._standard_settings = standard_settings
         self._process = ProcessState(SEARCH_SETTINGS if standard_settings else SETTINGS)
         reached = reachable_objects(function, *arguments)
@@ -142,15 +146,6 @@ def _kept_gradient(tensor: Tensor) -> Callable[[], None]:
             tensor.grad = gradient
 
     return restore
-
-
-def preserved_state(function: Any, arguments: Sequence[Any], *, standard_settings: bool = False) -> PreservedState:
-    """The state to restore after calls of a function, or of several in a tuple, with these arguments.
-
-    With `standard_settings`, gradients are recorded inside, and torch's own products of float32 numbers are not rounded
-    to the ten bits of TF32.
-    """
-    return PreservedState(function, arguments, standard_settings=standard_settings)
 
 
 def _as_they_are() -> None:

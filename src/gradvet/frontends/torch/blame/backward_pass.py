@@ -42,7 +42,7 @@ from gradvet.frontends.torch.blame.source_lines import (
 )
 from gradvet.frontends.torch.blame.stops import HOOKING, StopMode
 from gradvet.frontends.torch.derivatives import gradients
-from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.preservation import PreservedState
 from gradvet.frontends.torch.private import PUBLIC_ONLY, storage_reference, version
 from gradvet.frontends.torch.random_state import RandomState
 
@@ -158,7 +158,7 @@ def overwritten_saved_tensors(call: Call) -> list[tuple[Origin, str]]:
     of the saved tensors, and two runs as they are agree.
     """
     writes = _Writes()
-    with preserved_state(call.target, call.tensors):
+    with PreservedState(call.target, call.tensors):
         with _keeping(writes.save, writes.saved_tensor):
             outputs = run(call, lambda forward: _within(writes, forward))
         as_they_are = _gradients(call, outputs)
@@ -166,13 +166,13 @@ def overwritten_saved_tensors(call: Call) -> list[tuple[Origin, str]]:
     if not changed:
         return []
     try:
-        with preserved_state(call.target, call.tensors):
+        with PreservedState(call.target, call.tensors):
             again = _gradients(call, run(call))
     except RuntimeError as error:
         if IN_PLACE not in str(error):
             raise
         return _lines(call, changed, writes, "so that the backward pass raises")
-    with preserved_state(call.target, call.tensors):
+    with PreservedState(call.target, call.tensors):
         with _keeping(torch.clone, lambda copy: copy):
             outputs = run(call)
         if not _agree(as_they_are, again) or _agree(as_they_are, _gradients(call, outputs)):
@@ -199,7 +199,7 @@ def _keeping(keep: Callable[[Tensor], Any], kept: Callable[[Any], Tensor]) -> It
 def _watched(call: Call, numbers: Sequence[int]) -> _Writes:
     """The writes of a call, also those that no function of torch makes, as by NumPy, to these saved tensors."""
     writes, before = _Writes(numbers), sys.gettrace()
-    with preserved_state(call.target, call.tensors), _keeping(writes.save, writes.saved_tensor):
+    with PreservedState(call.target, call.tensors), _keeping(writes.save, writes.saved_tensor):
         sys.settrace(writes.trace)
         try:
             run(call, lambda forward: _within(writes, forward))
@@ -329,7 +329,7 @@ def unsound_operations(call: Call) -> list[Candidate]:
         if _is_finite(grad_outputs) and not _is_finite(gradients):
             found.append(node)
 
-    with preserved_state(call.target, call.tensors):
+    with PreservedState(call.target, call.tensors):
         live, cotangents = _seeds(run(call, lambda forward: _within(origins, forward)))
         for node in origins.nodes:
             node.register_hook(partial(note, node))

@@ -31,7 +31,7 @@ from gradvet.frontends.torch.blame.replaying import run
 from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.source_lines import compiled_as_python, line_writing
 from gradvet.frontends.torch.blame.stops import StopMode
-from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.preservation import PreservedState
 
 SCRIPTED = "{} is scripted: nothing in it can be checked alone (pass the model before torch.jit.script or trace)"
 
@@ -48,19 +48,20 @@ class _Answer:
 
 def investigate(recorder: Recorder, examiner: Examiner, known: Report | None = None) -> BlameReport:
     """The report about a recording; `known` is the one about the whole model. Replays the recorded calls."""
+    examiner = replace(examiner, started=time.perf_counter())
     with recorder.as_recorded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of replayed code, which gave them when it ran first
         return _report(recorder, examiner, known)
 
 
 def _report(recorder: Recorder, examiner: Examiner, known: Report | None) -> BlameReport:
-    started, answer = time.perf_counter(), _Answer()
+    answer = _Answer()
     _check_functions(recorder, examiner, answer)
     model = recorder.model
     if model is not None and not answer.culprits:
         for top in _tops(recorder):
             _find_writes(recorder, examiner, top, answer)
-            with suppress(Exception), preserved_state(top.target, top.tensors):
+            with suppress(Exception), PreservedState(top.target, top.tensors):
                 answer.warnings += _loose_parameters(model, tensors_of(run(top)))
     if model is not None and not answer.culprits:
         _check_modules(recorder, examiner, answer, known)
@@ -71,7 +72,7 @@ def _report(recorder: Recorder, examiner: Examiner, known: Report | None) -> Bla
         culprits=tuple(answer.culprits),
         pieces=tuple(answer.pieces),
         tree=shown_tree(model, answer.pieces, answer.culprits) if model is not None else None,
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - examiner.started,
         seed=examiner.options.seed,
         warnings=tuple(answer.warnings),
         accepted=tuple(answer.accepted),
@@ -142,7 +143,7 @@ def _differentiates(recorder: Recorder) -> bool:
     mode = StopMode()
     for call in recorder.calls:
         if call.kind == MODULE and call.path == "":
-            with suppress(Exception), preserved_state(call.target, call.tensors), compiled_as_python():
+            with suppress(Exception), PreservedState(call.target, call.tensors), compiled_as_python():
                 run(call, mode.around)
     return mode.differentiates
 
@@ -154,7 +155,7 @@ def _find_writes(recorder: Recorder, examiner: Examiner, root: Call, answer: _An
     """
     paths = {id(module): path for path, module in recorder.model.named_modules()} if recorder.model is not None else {}
     try:
-        with preserved_state(root.target, root.tensors), compiled_as_python():
+        with PreservedState(root.target, root.tensors), compiled_as_python():
             written = overwritten_saved_tensors(root)
             hooks = accumulation_hooks_that_change_grad(root)
             accumulates = not (written or hooks) and writes_to_grad(root, StopMode().around)  # sees through checkpoints

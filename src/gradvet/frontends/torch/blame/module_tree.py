@@ -24,7 +24,7 @@ from gradvet.frontends.torch.blame.source_lines import (
     without,
 )
 from gradvet.frontends.torch.blame.stops import StopMode
-from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
+from gradvet.frontends.torch.preservation import PreservedState, reachable_objects
 
 TORCH_STOPS = "what torch's own code stops deliberately is held constant"
 
@@ -114,7 +114,7 @@ class ModuleTree:
 
     def _with_torch_stops(self, call: Call, piece: Piece) -> Piece:
         """A piece that fails, checked again with the deliberate stops of torch's own code as constants."""
-        with preserved_state(call.target, call.tensors):
+        with PreservedState(call.target, call.tensors):
             lines = torch_stops(lambda: run(call))
         if not lines:
             return piece
@@ -190,7 +190,7 @@ class ModuleTree:
         """
         mode = StopMode()
         try:
-            with preserved_state(call.target, call.tensors), compiled_as_python():
+            with PreservedState(call.target, call.tensors), compiled_as_python():
                 run(call, mode.around)
         except Exception:  # some code does not run in such a mode
             mode.found.clear()

@@ -31,7 +31,7 @@ from gradvet.frontends.torch.blame.replaying import (
 from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.source_lines import definition, line_writing
 from gradvet.frontends.torch.blame.stops import StopMode
-from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.preservation import PreservedState
 from gradvet.frontends.torch.random_state import preserved_rng
 from gradvet.options import Options
 
@@ -55,26 +55,27 @@ RAISES = "the backward pass raises"
 
 @dataclass
 class Examiner:
-    """Checks pieces until the time is spent."""
+    """Checks pieces until the time is spent, which `investigate` begins to count."""
 
     examine: Examine
     options: Options
-    deadline: float
+    seconds: float
     order: int = 1
     accepts_stops: bool = False
     surrogates: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
     """Functions whose derivatives classes of `autograd.Function` are meant to have."""
+    started: float = 0.0
 
     @property
     def seconds_left(self) -> float:
-        return self.deadline - time.perf_counter()
+        return self.started + self.seconds - time.perf_counter()
 
     def piece(self, call: Call, around: Around = plainly) -> Piece:
         """The piece with its verdict. Calls the function and its derivative."""
         if self.seconds_left <= 0:
             return piece_of(call, Verdict.SKIPPED, OUT_OF_TIME)
         announce_stage(f"{call.path or 'the model'}: {call.kind} {call.name}")
-        with preserved_state(call.target, call.tensors), torch.enable_grad():
+        with PreservedState(call.target, call.tensors), torch.enable_grad():
             if reason := refusal(call):
                 return piece_of(call, Verdict.SKIPPED, f"could not be replayed: {reason}")
             try:

@@ -24,8 +24,8 @@ from gradvet.frontends.torch.inputs import templates_of
 from gradvet.frontends.torch.preservation import (
     MAX_SEARCHED_OBJECTS,
     PreservedGradients,
+    PreservedState,
     preserved_containers,
-    preserved_state,
 )
 from gradvet.frontends.torch.random_state import preserved_rng
 
@@ -58,7 +58,7 @@ def record_step(
         return copy if requested or not (copy.is_floating_point() or copy.is_complex()) else copy.requires_grad_()
 
     args, kwargs = map_tensors(prepared, given)
-    with preserved_state(model, request.positional), PreservedGradients(model.parameters()), torch.enable_grad():
+    with PreservedState(model, request.positional), PreservedGradients(model.parameters()), torch.enable_grad():
         try:
             with recorder, recorder:  # twice: the first restoration may be interrupted
                 recorder.start()
