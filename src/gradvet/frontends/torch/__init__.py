@@ -21,7 +21,7 @@ from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch import private, user_reference
 from gradvet.frontends.torch.arguments import map_tensors, nested_tensors, require_output
-from gradvet.frontends.torch.autograd_graph import nodes_behind
+from gradvet.frontends.torch.autograd_graph import leaves_behind
 from gradvet.frontends.torch.binding import (
     LEAF_WRITTEN,
     Binding,
@@ -33,7 +33,6 @@ from gradvet.frontends.torch.binding import (
 )
 from gradvet.frontends.torch.blame.investigation import investigate
 from gradvet.frontends.torch.blame.pieces import Examiner
-from gradvet.frontends.torch.blame.private import leaf_of
 from gradvet.frontends.torch.blame.recording import Recorder, is_model
 from gradvet.frontends.torch.blame.replaying import record_step, torch_stops, within
 from gradvet.frontends.torch.blame.sketches import Call
@@ -280,7 +279,7 @@ class TorchFrontend(Frontend):
         for leaf, tensor in zip(problem.domain.leaves, problem.inputs, strict=True):
             if tensor.layout is torch.strided and not bool(torch.isfinite(tensor).all()):
                 yield f"{leaf.name} contains NaN or infinity: no step changes these elements, so they were not compared"
-        leaves = {id(leaf) for leaf in map(leaf_of, nodes_behind(problem.differentiable_outputs)) if leaf is not None}
+        leaves = set(map(id, leaves_behind(problem.differentiable_outputs)))
         if captured := len(leaves.difference(map(id, problem.arguments))):
             words = "tensors that require grad and are no inputs were not checked"
             yield f"{words} ({captured}): pass them as inputs, or check the module itself"

@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from gradvet.core.problem import DerivativeRules
 from gradvet.errors import DerivativeError, HookError, UnsupportedError, first_line, raise_interruption
 from gradvet.frontends.torch import private
+from gradvet.frontends.torch.arguments import tensors_of
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -33,6 +34,9 @@ BUILTIN = re.compile(r"\w+Backward\d+|torch::autograd::\w+|CopyBackwards|CopySli
 
 WRAPPERS = frozenset({"CopySlices", "torch::autograd::CopySlices"})
 """Nodes of operators that wrote to a view. They hide the operator's own node, which may be custom."""
+
+ACCUMULATION = "torch::autograd::AccumulateGrad"
+"""The node of a leaf."""
 
 DECOMPOSITIONS = ("LinalgEig", "LinalgSvd", "LinalgQr")
 """Beginnings of the names of operators whose derivatives divide by differences of eigenvalues or by pivots."""
@@ -118,6 +122,11 @@ def nodes_behind(outputs: Sequence[Any]) -> list[Any]:
                 seen.add(following)
                 waiting.append(following)
     return found
+
+
+def leaves_behind(outputs: Sequence[Any]) -> list[Tensor]:
+    """The leaves in the graph behind some outputs, each once."""
+    return [node.variable for node in nodes_behind(outputs) if node.name() == ACCUMULATION]
 
 
 class TorchRules(DerivativeRules):
@@ -363,11 +372,11 @@ def is_computed_by_operators(problem: TorchProblem) -> bool:
         return found is not None and torch.equal(*found)  # with another value, a kernel wrote to it
 
     def followed(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        name, sources = private.schema_of(operator).name, list(_tensors_in((args, list(kwargs.values()))))
+        name, sources = private.schema_of(operator).name, tensors_of((args, kwargs))
         is_own = name.startswith("aten::") and not MADE_WITHOUT_VALUES.fullmatch(name)
         is_own = is_own and bool(sources) and all(map(is_known, sources))
         result = operator(*args, **kwargs)
-        for tensor in _tensors_in(result):
+        for tensor in tensors_of(result):
             if is_own:
                 add(tensor)
             else:
@@ -378,19 +387,10 @@ def is_computed_by_operators(problem: TorchProblem) -> bool:
     if mode is None or problem.domain.size > MAX_FOLLOWED:
         return False
     try:
-        for tensor in _tensors_in((*problem.inputs, *problem.arguments)):
+        for tensor in tensors_of((*problem.inputs, *problem.arguments)):
             add(tensor)
         with torch.no_grad(), mode:
             outputs = problem.call_differentiable(problem.arguments)
         return all(map(is_known, outputs))
     except Exception:  # memory of another layout, or operators that cannot be intercepted
         return False
-
-
-def _tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested sequences."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors_in(item)

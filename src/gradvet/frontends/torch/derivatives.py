@@ -24,7 +24,7 @@ from gradvet.frontends.torch import private, process_state
 from gradvet.frontends.torch.autograd_graph import USED_UP, is_unsupported_error, nodes_behind
 from gradvet.frontends.torch.layouts import can_be_cut
 from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Dense, dual_of, unflattened, unit_matrix
-from gradvet.frontends.torch.preservation import PreservedGradients, leaves_behind, preserved_containers
+from gradvet.frontends.torch.preservation import PreservedGradients, accumulating_leaves, preserved_containers
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -64,7 +64,7 @@ def accumulated_gradients(
     inner = [source for source in sources if not source.is_leaf]
     hooks = [source.register_hook(functools.partial(found.__setitem__, id(source))) for source in inner]
     try:
-        own = PreservedGradients((*leaves_behind(outputs), *(source for source in sources if source.is_leaf)))
+        own = PreservedGradients((*accumulating_leaves(outputs), *(source for source in sources if source.is_leaf)))
         with own, own:  # twice: the first restoration may be interrupted
             torch.autograd.backward(outputs, cotangents, retain_graph=True)
             return [source.grad if source.is_leaf else found.get(id(source)) for source in sources]
@@ -98,7 +98,7 @@ def accumulate(outputs: Sequence[Any], sources: Sequence[Any], cotangents: Seque
         private.accumulate_backward(tuple(outputs), tuple(sources), tuple(cotangents))
         return
     own = set(map(id, sources))
-    others = PreservedGradients(leaf for leaf in leaves_behind(outputs) if id(leaf) not in own)
+    others = PreservedGradients(leaf for leaf in accumulating_leaves(outputs) if id(leaf) not in own)
     with others, others:  # twice: the first restoration may be interrupted
         torch.autograd.backward(outputs, cotangents, retain_graph=True)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.frontends.torch import private
-from gradvet.frontends.torch.autograd_graph import nodes_behind
+from gradvet.frontends.torch.autograd_graph import leaves_behind, nodes_behind
 from gradvet.frontends.torch.blame.source_lines import is_foreign
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.process_state import SEARCH_SETTINGS, SETTINGS, ProcessState, use_standard_settings
@@ -128,7 +128,7 @@ def _end_generators(traceback: TracebackType | None) -> None:
 def _kept_gradient(tensor: Tensor) -> Callable[[], None]:
     """Keeps the `.grad`, `requires_grad` and hooks of a tensor; returns their restoration."""
     gradient, requires_grad, is_leaf = tensor.grad, tensor.requires_grad, tensor.is_leaf
-    hooks = [(table, dict(table)) for table in private.tensor_hook_tables(tensor)]
+    hooks = [(table, dict(table)) for _, table in private.tensor_hooks(tensor)]
 
     def restore() -> None:
         for table, kept in hooks:
@@ -208,10 +208,11 @@ class PreservedGradients:
             leaf.grad = gradient
 
 
-def leaves_behind(outputs: Sequence[Any]) -> Iterator[Any]:
+def accumulating_leaves(outputs: Sequence[Any]) -> Iterator[Any]:
     """The leaves that a backward pass adds gradients to, those that checkpointed functions use included."""
+    yield from leaves_behind(outputs)
     for node in nodes_behind(outputs):
-        for thing in (getattr(node, "variable", None), *reachable_objects(getattr(node, "run_function", None))):
+        for thing in reachable_objects(getattr(node, "run_function", None)):
             if isinstance(thing, nn.Module):
                 yield from thing.parameters()
             elif isinstance(thing, Tensor) and thing.is_leaf and thing.requires_grad:

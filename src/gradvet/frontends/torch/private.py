@@ -184,10 +184,15 @@ def hooks_of(module: nn.Module) -> list[dict[int, Any]]:
     return [table for name, table in vars(module).items() if "_hooks" in name and isinstance(table, dict)]
 
 
-def tensor_hook_tables(tensor: Tensor) -> list[dict[int, Any]]:
-    """The tables of hooks that a tensor has; none without private names."""
-    tables = () if PUBLIC_ONLY else (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
-    return [table for table in tables if table]
+AFTER_ACCUMULATION = "post-accumulate-grad hook"
+
+
+def tensor_hooks(tensor: Tensor) -> list[tuple[str, dict[int, Any]]]:
+    """The tables of hooks that a tensor has, with their kind; none without private names."""
+    if PUBLIC_ONLY:
+        return []
+    tables = (("hook", tensor._backward_hooks), (AFTER_ACCUMULATION, tensor._post_accumulate_grad_hooks))
+    return [(kind, table) for kind, table in tables if table]
 
 
 def buffers_of(module: nn.Module) -> Mapping[str, Tensor | None]:
@@ -237,12 +242,7 @@ def has_hooks(values: Sequence[Any], since: float, modules: Sequence[nn.Module] 
     registered = hook_count()
     for module in modules if not PUBLIC_ONLY else ():
         registered -= sum(key >= since for key in (*module._forward_hooks, *module._forward_pre_hooks))
-    if registered != since:
-        return True
-    for value in values:
-        if isinstance(value, Tensor) and (value._backward_hooks or value._post_accumulate_grad_hooks):
-            return True
-    return False
+    return registered != since or any(tensor_hooks(value) for value in values if isinstance(value, Tensor))
 
 
 # Operators.

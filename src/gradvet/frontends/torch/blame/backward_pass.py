@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from gradvet.core import thresholds
 from gradvet.core.blame import CodeLine
 from gradvet.frontends.torch.arguments import tensors_of
-from gradvet.frontends.torch.autograd_graph import nodes_behind
+from gradvet.frontends.torch.autograd_graph import leaves_behind
 from gradvet.frontends.torch.blame import private
 from gradvet.frontends.torch.blame.replaying import Around, run
 from gradvet.frontends.torch.blame.sketches import Call, checksum
@@ -333,8 +333,7 @@ def unsound_operations(call: Call) -> list[Candidate]:
         live, cotangents = _seeds(run(call, lambda forward: _within(origins, forward)))
         for node in origins.nodes:
             node.register_hook(partial(note, node))
-        leaves = [leaf for node in nodes_behind(live) if (leaf := private.leaf_of(node)) is not None]
-        found_gradients = gradients(live, leaves, cotangents)
+        found_gradients = gradients(live, leaves_behind(live), cotangents)
     if not found or _is_finite(found_gradients):
         return list(origins.checkpoints.values())
     line, owner = origins.nodes[found[0]]

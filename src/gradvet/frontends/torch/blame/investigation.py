@@ -15,7 +15,7 @@ from gradvet.core.provenance import environment, title_of
 from gradvet.core.results import Report, Verdict
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_of
-from gradvet.frontends.torch.autograd_graph import nodes_behind
+from gradvet.frontends.torch.autograd_graph import leaves_behind
 from gradvet.frontends.torch.blame.backward_pass import (
     SAVED_TENSOR_WRITE,
     accumulation_hooks_that_change_grad,
@@ -25,7 +25,6 @@ from gradvet.frontends.torch.blame.backward_pass import (
 )
 from gradvet.frontends.torch.blame.module_tree import CODE, ModuleTree, shown_tree
 from gradvet.frontends.torch.blame.pieces import HAZARD, RIGHT_HERE, SURROGATE, Examiner, culprit_of, is_hazard
-from gradvet.frontends.torch.blame.private import leaf_of
 from gradvet.frontends.torch.blame.recording import Recorder, is_below, scripted_paths
 from gradvet.frontends.torch.blame.replaying import run
 from gradvet.frontends.torch.blame.sketches import Call
@@ -186,9 +185,9 @@ def _accumulation(recorder: Recorder, path: str, place: CodeLine | None) -> Culp
 
 def _loose_parameters(model: nn.Module, outputs: list[Tensor]) -> Iterator[Culprit]:
     """Warnings of leaves behind the outputs that attributes of modules hold and that are no registered parameters."""
-    leaves = [leaf_of(node) for node in nodes_behind([y for y in outputs if y.requires_grad])]
     own = {id(parameter) for parameter in model.parameters()}
-    loose = {id(leaf): leaf for leaf in leaves if leaf is not None and id(leaf) not in own}
+    leaves = leaves_behind([y for y in outputs if y.requires_grad])
+    loose = {id(leaf): leaf for leaf in leaves if id(leaf) not in own}
     for path, module in model.named_modules() if loose else ():
         for attribute, value in private.attributes_of(module):
             for tensor in tensors_of(value) if not isinstance(value, nn.Module) else ():

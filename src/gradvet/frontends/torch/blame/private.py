@@ -14,7 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradvet.frontends.torch.private import PUBLIC_ONLY, storage_reference
+from gradvet.frontends.torch.private import (
+    AFTER_ACCUMULATION,
+    PUBLIC_ONLY,
+    hooks_of,
+    storage_reference,
+    tensor_hooks,
+)
 from gradvet.frontends.torch.process_state import (
     function_apply,
     inherited_apply,
@@ -281,7 +287,6 @@ class Replica(nn.Module):
 
 Hooks = dict[int, Callable[..., Any]]
 
-AFTER_ACCUMULATION = "post-accumulate-grad hook"
 MODULE_HOOKS = {
     "_forward_pre_hooks": "forward pre-hook",
     "_forward_hooks": "forward hook",
@@ -297,22 +302,11 @@ def module_hooks(module: nn.Module) -> Iterator[tuple[str, Hooks]]:
             yield kind, hooks
 
 
-def tensor_hooks(tensor: Tensor) -> Iterator[tuple[str, Hooks]]:
-    """The hooks of a tensor by kind; none without private names."""
-    if PUBLIC_ONLY:
-        return
-    if tensor._backward_hooks:
-        yield "hook", tensor._backward_hooks
-    if tensor._post_accumulate_grad_hooks:
-        yield AFTER_ACCUMULATION, tensor._post_accumulate_grad_hooks
-
-
 def remove_hooks(module: nn.Module, numbers: range) -> None:
     """Remove the hooks of these numbers from a module, also if their registration was interrupted."""
-    for name, hooks in vars(module).items():
-        if "_hooks" in name and isinstance(hooks, dict):
-            for number in [number for number in hooks if number in numbers]:
-                del hooks[number]
+    for hooks in hooks_of(module):
+        for number in [number for number in hooks if number in numbers]:
+            del hooks[number]
 
 
 @contextmanager
@@ -349,9 +343,3 @@ class HookedNode:
         if name not in ("register_hook", "register_prehook"):
             return own
         return lambda hook: self._register(lambda _, given: own(given), name, (self._node, hook), {})
-
-
-def leaf_of(node: Any) -> Tensor | None:
-    """The leaf tensor into which a node of the graph accumulates."""
-    leaf: Tensor | None = getattr(node, "variable", None)
-    return leaf

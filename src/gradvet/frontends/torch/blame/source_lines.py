@@ -27,6 +27,7 @@ from torch.utils import checkpoint
 from gradvet.core.blame import CodeLine
 from gradvet.core.provenance import shown_path
 from gradvet.frontends.torch.blame import private
+from gradvet.frontends.torch.private import AFTER_ACCUMULATION, tensor_hooks
 
 FOREIGN_PREFIXES = ("torch.", "gradvet.", "optree.", "numpy.")
 """Beginnings of the names of modules whose code is not the user's."""
@@ -79,7 +80,7 @@ def has_own_code(module: nn.Module) -> bool:
     """
     hooks = [
         hook
-        for hooks in (private.module_hooks(module), *(map(private.tensor_hooks, module.parameters(recurse=False))))
+        for hooks in (private.module_hooks(module), *(map(tensor_hooks, module.parameters(recurse=False))))
         for _, by_key in hooks
         for hook in by_key.values()
     ]
@@ -327,7 +328,7 @@ def persistent_hooks(module: nn.Module) -> Iterator[Candidate]:
         for kind, hooks in private.module_hooks(inner):
             yield from _hooks(hooks, f"{kind} on {where}", inner)
         for name, parameter in inner.named_parameters(recurse=False):
-            for kind, hooks in private.tensor_hooks(parameter):
+            for kind, hooks in tensor_hooks(parameter):
                 yield from _hooks(hooks, f"{kind} on parameter {name}", inner)
 
 
@@ -335,8 +336,8 @@ def accumulation_hooks(module: nn.Module) -> Iterator[tuple[Candidate, nn.Parame
     """The hooks that run after a gradient was added to `.grad` of a parameter, torch's own left out."""
     for inner in module.modules():
         for name, parameter in inner.named_parameters(recurse=False):
-            for kind, hooks in private.tensor_hooks(parameter):
-                if kind == private.AFTER_ACCUMULATION:
+            for kind, hooks in tensor_hooks(parameter):
+                if kind == AFTER_ACCUMULATION:
                     yield from ((hook, parameter) for hook in _hooks(hooks, f"{kind} on parameter {name}", inner))
 
 
