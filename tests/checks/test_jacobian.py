@@ -21,7 +21,7 @@ from gradvet.core.probe_plans import Plan, miss_probability
 from gradvet.core.results import Verdict
 from gradvet.core.runner import CheckFunction
 from tests.core.contexts import context_of, point
-from tests.functions import with_derivative, with_vjp
+from tests.functions import with_derivative, with_rules, with_vjp
 
 
 @pytest.mark.parametrize("check", [reverse, forward])
@@ -130,3 +130,13 @@ def test_entropy_at_zero_has_a_vertical_tangent() -> None:
     for entropy in (torch.special.entr, lambda p: -torch.special.xlogy(p, p)):
         report = gradvet.check(entropy, torch.tensor([0.0, 0.1, 2.0], dtype=torch.float64), seed=1)
         assert report.verdict is Verdict.INCONCLUSIVE, report
+
+
+def test_tangent_that_is_not_finite_fails_and_is_named_by_its_output() -> None:
+    def tangent(factor: float) -> Any:
+        factors = torch.tensor([1.0, factor, 1.0], dtype=torch.float64)
+        return with_rules(lambda x: x**2, lambda v, x: 2.0 * x * v, lambda u, x: 2.0 * x * u * factors)
+
+    (right,), (found,) = (forward(context_of(tangent(factor), point(1.0, 2.0, 3.0))) for factor in (1.0, torch.nan))
+    assert (right.verdict, found.verdict) == (Verdict.PASS, Verdict.FAIL)
+    assert "is not finite at output [1], where the function has a slope" in found.headline

@@ -113,7 +113,8 @@ def failure(context: Context, mode: Mode, decision: Decision, subject: str = "",
     """The finding about a wrong derivative, with the entries around the wrong one. Calls function and derivative."""
     entry = decision.entry
     if decision.reason is Reason.NOT_FINITE and entry is not None:
-        headline = f"the derivative in {mode.name} mode is not finite at {entry.input}, where the function has a slope"
+        place = entry.output or entry.input
+        headline = f"the derivative in {mode.name} mode is not finite at {place}, where the function has a slope"
         advice = "Look for 0/0, 0·inf, or a branch that is masked only after it was computed."
         return Finding(mode.name, Verdict.FAIL, headline, (_mismatch(context, entry),), _facts(decision), advice)
     headline = f"{subject or f'{mode.name} mode'} disagrees with finite differences"

@@ -290,7 +290,7 @@ def gradient_is_stable(context: Context, part: slice, error: float = 0.0) -> boo
     """Whether the gradient of an input stays about the same two roundoffs away: otherwise it consists of roundoff.
 
     A relative error that is much larger than the change is not explained by it. Without this, gradients of terms that
-    cancel fail. Needed by `test_gradient_of_roundoff_does_not_fail`. One VJP.
+    cancel fail. Needed by `test_median_of_ties_is_not_accused`. One VJP.
     """
     v, w = context.random_vjp
     own = finite_part(w[part])

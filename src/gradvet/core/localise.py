@@ -309,7 +309,7 @@ def nonfinite_derivative(context: Context, mode: Mode, columns: Array) -> Decisi
 def nonfinite_tangent(context: Context, mode: Mode) -> Decision | None:
     """A JVP that is not finite in an output with a finite slope.
 
-    Needed by `test_nonfinite_tangent_fails_with_the_slope_of_its_output`.
+    Needed by `test_tangent_that_is_not_finite_fails_and_is_named_by_its_output`, which is inconclusive without it.
     """
     slope, xp = context.slope_of(context.first), namespace(context.first.odd)
     residuals = mode.row_residuals(context, slope, context.first.displacement)
