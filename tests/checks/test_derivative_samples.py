@@ -33,9 +33,9 @@ def test_both_modes_give_the_derivative_at_the_point_and_next_to_it() -> None:
         for sample in derivative_samples(given, wide, mode, unknown):
             assert sample.space.size == 12
             assert is_close(sample.found, sample.expected, 0.02)
-            assert sample.elsewhere is not None
-            assert is_close(*sample.elsewhere, 0.02)
-            assert not is_close(sample.elsewhere[1], sample.expected, 1e-4)
+            assert sample.nearby is not None
+            assert is_close(*sample.nearby, 0.02)
+            assert not is_close(sample.nearby[1], sample.expected, 1e-4)
 
 
 def test_few_entries_get_more_samples_and_one_cotangent_is_ones() -> None:

@@ -126,14 +126,14 @@ class DerivativeSample:
         response -= self.expected
         return response
 
-    def _wide_at(self, place: Array, changes: Array | float = 0.0) -> Array | None:
+    def _wide_at(self, displacement: Array, changes: Array | float = 0.0) -> Array | None:
         """In the wider version, for a vector with these relative changes."""
-        return self._at(self.wide_context.problem, place, self.vector * (1.0 + changes))
+        return self._at(self.wide_context.problem, displacement, self.vector * (1.0 + changes))
 
-    def _at(self, problem: Problem, place: Array, vector: Array) -> Array | None:
+    def _at(self, problem: Problem, displacement: Array, vector: Array) -> Array | None:
         if self.mode == "reverse":
-            return problem.vjp_at(place, vector)
-        return problem.jvp_at(place, vector) if peak(place) else problem.jvp(vector)
+            return problem.vjp_at(displacement, vector)
+        return problem.jvp_at(displacement, vector) if peak(displacement) else problem.jvp(vector)
 
     def _with_rounded_operators(self) -> Array | None:
         """The derivative of the wider version in which every operator rounds; None where unknown."""
@@ -177,7 +177,7 @@ class DerivativeSample:
         return namespace(floor).maximum(floor, smoothed_noise(finite_part(abs(again - self.expected)), self.space))
 
     @cached_property
-    def elsewhere(self) -> tuple[Array, Array] | None:
+    def nearby(self) -> tuple[Array, Array] | None:
         """Both derivatives some roundoffs of the inputs away, as their format represents it; None where not known.
 
         Needed by `test_rounding_that_moves_elements_across_a_kink_does_not_fail`.
@@ -185,8 +185,8 @@ class DerivativeSample:
         if self.rounds_operators:
             return None
         problem = self.context.problem
-        place = problem.perturbation(distance(problem.eps) * value_roundoff(self.context)).vector
-        found, expected = self._at(problem, place, self.vector), self._wide_at(place)
+        displacement = problem.perturbation(distance(problem.eps) * value_roundoff(self.context)).vector
+        found, expected = self._at(problem, displacement, self.vector), self._wide_at(displacement)
         return None if found is None or expected is None else (found, expected)
 
 
@@ -333,7 +333,7 @@ def _beyond_noise(context: Context, sample: DerivativeSample, part: slice, error
     if float(xp.max(ratio)) > doubt and (inner := sample.inner) is not None:
         noise = xp.maximum(noise, inner[part])
         ratio = _ratio(context, error, expected, noise)
-    if float(xp.max(ratio)) > doubt and (other := sample.elsewhere) is not None:
+    if float(xp.max(ratio)) > doubt and (other := sample.nearby) is not None:
         # Roundoff inside the function puts elements on the other side of a kink, others at each point. An entry is
         # wrong if it is at both points, and by more than the wider version jumps between them.
         found_there, expected_there = (vector[part] for vector in other)

@@ -40,7 +40,7 @@ def decide_kink(context: Context, mode: Mode, u: Array, cotangent: Cotangent) ->
     return columns, despite_ties(context, mode, failure)
 
 
-def is_apart(context: Context, u: Array, cotangent: Cotangent) -> bool:
+def is_beside_the_point(context: Context, u: Array, cotangent: Cotangent) -> bool:
     """Whether a kink of v·f along u is beside the point: over the smallest step that would show it, there is none.
 
     The norm of a small difference looks like a kink over steps that are wider than the difference. Without this its
@@ -67,7 +67,7 @@ def enter_kinks(
     difference: DirectionalDifference,
     rest: Array,
     bar: float,
-    is_seen_beside: bool,
+    is_seen_nearby: bool,
 ) -> None:
     """Enter the comparison at a kink in the ledger, for inputs that have no element elsewhere.
 
@@ -81,7 +81,7 @@ def enter_kinks(
     kept = {leaf.name for leaf, part in zip(domain.leaves, domain.slices, strict=True) if peak(rest[part])}
     alone = {name: size or one_sided for name, size in contributions.items() if name not in kept}
     enter_resolution(context, mode, alone, bar)
-    for name in alone if is_seen_beside else ():
+    for name in alone if is_seen_nearby else ():
         context.record.ledger.compared(name, mode.name, context.precision, context.options.resolution)
 
 
@@ -122,7 +122,7 @@ def _wrong_alone(
     return None
 
 
-def is_right_beside(context: Context, mode: Mode, columns: Array) -> bool:
+def is_right_nearby(context: Context, mode: Mode, columns: Array) -> bool:
     """Whether the derivative by these columns is right around the point, as sharply as asked for, on either side.
 
     At the kink it only has to lie between the one-sided slopes, so that a wrong one may pass there. In float32 only the

@@ -23,7 +23,7 @@ from gradvet.core.direction_average import decide_by_averages, decide_single_pre
 from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.finite_differences import Cotangent, DirectionalDifference
 from gradvet.core.gradient_match import saturated_roundoff
-from gradvet.core.kinks import decide_kink, enter_kinks, is_apart, is_right_beside
+from gradvet.core.kinks import decide_kink, enter_kinks, is_beside_the_point, is_right_nearby
 from gradvet.core.line_test import (
     bent_rows,
     decide_line,
@@ -178,7 +178,7 @@ class SlopeTest:
             decision, kinked = self._along_once(difference, cotangents)
             if kinked is None:
                 break
-            if is_apart(self.context, difference.u, kinked):
+            if is_beside_the_point(self.context, difference.u, kinked):
                 return decision.weakened(Reason.KINK)
             columns, at_kink = decide_kink(self.context, self.mode, difference.u, kinked)
             if at_kink.verdict is Verdict.FAIL:
@@ -188,7 +188,7 @@ class SlopeTest:
             self.context = self.context.excluding(columns)
             rest = self.context.restricted(difference.u)
             if undecided is None:
-                is_right = were_excluded or is_right_beside(self.context, self.mode, columns)
+                is_right = were_excluded or is_right_nearby(self.context, self.mode, columns)
                 is_seen = is_right and not were_excluded
                 enter_kinks(self.context, self.mode, kinked, difference, rest, decision.bar, is_seen)
                 if not is_right:
