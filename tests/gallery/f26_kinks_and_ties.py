@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.functions import with_vjp
 from tests.gallery import proofs
 from tests.gallery.case import Family
 from tests.gallery.inputs import point
@@ -35,6 +36,27 @@ def clipped_and_weighted(x: Tensor, weight: Tensor) -> Tensor:
 def cutoff(r: Tensor) -> Tensor:
     """Smooth up to the first derivative at 5."""
     return torch.where(r < 5, 0.5 * (torch.cos(torch.pi * r / 5) + 1), torch.zeros_like(r))
+
+
+def huber(x: Tensor) -> Tensor:
+    """Smooth up to the first derivative at 2 and -2."""
+    return F.huber_loss(x, torch.zeros_like(x), reduction="none", delta=2.0)
+
+
+def huber_too_flat_beyond(v: Tensor, x: Tensor) -> Tensor:
+    return v * torch.where(x.abs() <= 2, x, 1.8 * x.sign())
+
+
+def exponential_unit_too_flat_below(v: Tensor, x: Tensor) -> Tensor:
+    return v * torch.where(x >= 0, 1.0, 0.9 * x.exp())
+
+
+def squared_hinge(x: Tensor) -> Tensor:
+    return torch.relu(1 - x) ** 2
+
+
+def squared_hinge_halved_below_zero(v: Tensor, x: Tensor) -> Tensor:
+    return -2.0 * v * torch.relu(1 - x) * torch.where(x < 0, 0.5, 1.0)
 
 
 def clamped_and_weighted(x: Tensor, gate: Tensor) -> Tensor:
@@ -160,6 +182,23 @@ CASES = (
         "cutoff_at_its_end_too_steep",
         "The curvature changes at the end of a cutoff: beside it a wrong factor of other elements is seen.",
     ).at(scaled(cutoff, 1.1), cutoff, point, [5.0, 1.0, 4.9, 6.0]),
+    wrong(
+        "huber_of_threshold_too_flat_beyond",
+        "The wrong derivative jumps at errors of exactly 2, as if it were noisy; those of 3 and 4 are wrong.",
+    ).at(with_vjp(huber, huber_too_flat_beyond), huber, point, [2.0, -1.0, 3.0, -2.0, 0.0, -4.0, 1.0]),
+    wrong(
+        "exponential_unit_too_flat_below_zeros",
+        "The same at zeros, where an exponential unit is smooth.",
+    ).at(with_vjp(F.elu, exponential_unit_too_flat_below), F.elu, point, [0.0, -1.0, 0.0, -2.0, 2.0, 0.0, -1.0]),
+    wrong(
+        "squared_hinge_halved_below_zeros",
+        "The function does not change at zero at all.",
+    ).at(
+        with_vjp(squared_hinge, squared_hinge_halved_below_zero),
+        squared_hinge,
+        point,
+        [0.0, -1.0, 0.0, 2.0, 1.0, 0.0, -2.0],
+    ),
     wrong(
         "padding_lost_through_the_smooth_branch",
         "A padded zero at no kink: only the first row is rectified, and the padding goes through a sine.",

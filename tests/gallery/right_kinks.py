@@ -190,6 +190,11 @@ CASES = (
     right("sort_of_distinct", "A permutation.", at(ascending, normal, (6,)), order=2),
     right("topk_of_distinct", "A selection, with its indices beside it.", at(lambda x: torch.topk(x, 3), normal, (6,))),
     right(
+        "huber_at_its_threshold",
+        "Its derivative is continuous at errors of exactly 2.",
+        at(lambda x: F.huber_loss(x, torch.zeros_like(x), delta=2.0), point, [2.0, -1.0, 3.0, -2.0, 0.0, -4.0, 1.0]),
+    ),
+    right(
         "huber_on_both_sides",
         "Quadratic within, linear without.",
         at(lambda x: F.huber_loss(x, torch.zeros_like(x), delta=0.5), normal, (6,)),

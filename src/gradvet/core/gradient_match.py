@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -299,25 +300,41 @@ def gradient_is_stable(context: Context, part: slice, error: float = 0.0) -> boo
     return norm(change) <= part_of_own * norm(own)
 
 
-def derivative_jitter(context: Context, v: Array, u: Array, error: float) -> float:
+def around(context: Context) -> Iterator[Array]:
+    """Displacements of every input by about two roundoffs, with random signs and with the opposite ones."""
+    while True:
+        tiny = _small_displacement(context)
+        yield from (tiny, -tiny)
+
+
+def on_one_side(context: Context) -> Iterator[Array]:
+    """Multiples of one such displacement: a derivative that jumps at the point does not jump between them."""
+    tiny = _small_displacement(context)
+    yield from (float(multiple) * tiny for multiple in count(1))
+
+
+def _small_displacement(context: Context) -> Array:
+    tiny = input_roundoff(context)
+    # Zeros that gradvet put there are exact.
+    return context.xp.where(context.problem.point == 0.0, 0.0, tiny) if context.is_generated else tiny
+
+
+def derivative_jitter(
+    context: Context, v: Array, u: Array, error: float, near: Callable[[Context], Iterator[Array]] = around
+) -> float:
     """Spread of (Jᵀv)·u over inputs that differ by about two roundoffs, to see whether it explains an error.
 
     Two VJPs a pair of points; more pairs where the first ones vary, until the spread is as large as the error. Without
     it a right derivative that changes within roundoff of the point fails. Needed by `prelu_at_zero`.
     """
-    problem, xp = context.problem, namespace(v)
     if not context.has_reverse:
         return 0.0
     found: list[float] = []
-    spread = 0.0
+    spread, places = 0.0, near(context)
     for number in range(MAX_JITTER_PAIRS):
         if number >= JITTER_PAIRS and spread * thresholds.RESPONSE_FACTOR < abs(error):
             break
-        tiny = input_roundoff(context)
-        if context.is_generated:
-            # Zeros that gradvet put there are exact.
-            tiny = xp.where(problem.point == 0.0, xp.zeros_like(tiny), tiny)
-        found += [float(xp.sum(_vjp_by_multiple(context, sign * tiny, v) * u)) for sign in (1.0, -1.0)]
+        found += [float(context.xp.sum(_vjp_by_multiple(context, place, v) * u)) for place in islice(places, 2)]
         spread = max(found) - min(found)
         if spread >= abs(error):
             break

@@ -15,7 +15,14 @@ from gradvet.core.context import Context
 from gradvet.core.decision import Decision, ErrorScale, Reason, decide, is_saturated
 from gradvet.core.extrapolation import SlopeFit, fit_slope
 from gradvet.core.finite_differences import Cotangent, DirectionalDifference, first_change, is_faint
-from gradvet.core.gradient_match import cancelled_slope, derivative_jitter, saturated_roundoff, saturated_slope
+from gradvet.core.gradient_match import (
+    around,
+    cancelled_slope,
+    derivative_jitter,
+    on_one_side,
+    saturated_roundoff,
+    saturated_slope,
+)
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Problem
 from gradvet.core.results import Verdict
@@ -284,14 +291,23 @@ def _has_own_stairs(context: Context, u: Array, v: Array) -> bool:
 def decide_beyond_jitter(
     context: Context, u: Array, cotangent: Cotangent, fit: SlopeFit, scale: ErrorScale
 ) -> Decision:
-    """A disagreement must also exceed the noise of the derivative, which costs a few VJPs next to the point."""
+    """A disagreement must also exceed the noise of the derivative, which costs a few VJPs next to the point.
+
+    Where the derivative jumps at the point, noise is what varies on one side of it. Needed by
+    `huber_of_threshold_too_flat_beyond`.
+    """
     decision = decide(fit, scale, context.options.resolution)
     if decision.verdict is not Verdict.FAIL:
         return decision
-    noise = scale.derivative_noise + 2.0 * derivative_jitter(context, cotangent.v, u, decision.error)
+    error = decision.error
     # Constants in a coarse format round the function in one way and its derivative in another.
     eps = max(scale.eps, context.problem.internal_eps())
-    return decide(fit, replace(scale, eps=eps, derivative_noise=noise), context.options.resolution)
+    for near in (around, on_one_side):
+        noise = scale.derivative_noise + 2.0 * derivative_jitter(context, cotangent.v, u, error, near)
+        decision = decide(fit, replace(scale, eps=eps, derivative_noise=noise), context.options.resolution)
+        if decision.verdict is not Verdict.INCONCLUSIVE:
+            break
+    return decision
 
 
 def error_scale(context: Context, u: Array, cotangent: Cotangent, contributions: Mapping[str, float]) -> ErrorScale:
