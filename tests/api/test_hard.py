@@ -109,6 +109,37 @@ def test_right_gradient_of_a_faint_input_does_not_fail(dtype: torch.dtype, size:
     assert Verdict.FAIL not in faint_verdicts(lambda y: size * y.sin(), lambda y: size * y.cos(), dtype)
 
 
+@pytest.mark.parametrize("size", [1e-15, 1e-18])
+def test_lost_gradient_of_an_output_of_tiny_size_does_not_pass(size: float) -> None:
+    lost = with_vjp(lambda x: x.clone(), lambda g, x: torch.zeros_like(g))
+
+    def squared_and_small(y: Tensor, x: Tensor) -> Tensor:
+        return torch.cat([y * y, size * torch.tanh(lost(x))])
+
+    inputs = torch.tensor([0.5, 1.4, -0.6], dtype=torch.float64), torch.tensor([0.3, -0.8, 1.1], dtype=torch.float64)
+    assert gradvet.check(squared_and_small, inputs, seed=0, points=None, checks=["reverse"]).verdict is not Verdict.PASS
+
+
+def test_common_shift_before_a_softmax_passes() -> None:
+    def shifted(y: Tensor, x: Tensor) -> Tensor:
+        return torch.softmax(y * torch.arange(3.0, dtype=y.dtype) + x.sum(), 0)
+
+    inputs = torch.tensor([0.5, 1.4, -0.6], dtype=torch.float64), torch.tensor([0.3, -0.8, 1.1], dtype=torch.float64)
+    assert gradvet.check(shifted, inputs, seed=0, points=None).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(("wave", "frequency"), [(torch.tanh, 1e-6), (torch.sin, 3e-5)])
+def test_steps_that_rounding_takes_away_show_nothing(wave: Callable[[Tensor], Tensor], frequency: float) -> None:
+    x = torch.tensor([1e12, 1.3e12, -0.7e12], dtype=torch.float64)
+
+    def far(x: Tensor) -> Tensor:
+        return wave(frequency * (x - 1e12))
+
+    scaled = with_gradients_changed(far, lambda found, _: (1.2 * found[0],))
+    assert gradvet.check(far, x, seed=1, points=None, checks=["reverse"]).verdict is Verdict.PASS
+    assert gradvet.check(scaled, x, seed=1, points=None, checks=["reverse"]).verdict is Verdict.FAIL
+
+
 @pytest.mark.parametrize("size", [1e-14, 1e-15, 1e-16])
 def test_negated_gradient_of_a_faint_input_does_not_pass(size: float) -> None:
     verdicts = faint_verdicts(lambda y: size * y.sin(), lambda y: -size * y.cos(), torch.float64)

@@ -193,7 +193,7 @@ def sweep_steps(
         is_still = 2 * int(xp.count_nonzero(evaluation.displacement)) < moving
         if is_still and eps <= thresholds.HALF_PRECISION_EPS and bool(xp.any(change == change)):
             # Next to its size a coordinate has no smaller steps: values that stay the same say nothing. Needed by
-            # `softplus_at_minus_forty_coupled`.
+            # `test_steps_that_rounding_takes_away_show_nothing`.
             steps = steps[: level // 2]
             break
         for found, one, weight in zip(seen, cotangents, weights, strict=True):

@@ -6,6 +6,7 @@ leaves open is swept over many steps. Agreement is entered in the ledger with it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -110,7 +111,10 @@ def screen(
 def screen_agrees(
     context: Context, mode: Mode, difference: DirectionalDifference, cotangents: Sequence[Cotangent]
 ) -> bool:
-    """Whether every cotangent shows agreement, which is entered in the ledger; of a single input, sharply enough."""
+    """Whether every cotangent shows agreement, which is entered in the ledger; of a single input, sharply enough.
+
+    A step that rounding takes away shows nothing: needed by `test_steps_that_rounding_takes_away_show_nothing`.
+    """
     agree, contributions = True, dict[str, float]()
     for cotangent in cotangents:
         if not peak(cotangent.v):
@@ -121,10 +125,8 @@ def screen_agrees(
             enter_resolution(context, mode, contributions, allowed)
         else:
             agree = False
-    if len(contributions) != 1:
-        return agree
-    (name,) = contributions
-    return agree and context.record.ledger.resolution(name, mode.name, context.precision) <= context.options.resolution
+    resolutions = [context.record.ledger.resolution(name, mode.name, context.precision) for name in contributions]
+    return agree and (len(resolutions) > 1 or min(resolutions, default=math.inf) <= context.options.resolution)
 
 
 def bent_rows(context: Context, difference: DirectionalDifference) -> Array | None:
@@ -207,12 +209,12 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
     size = norm(cotangent.v, context.problem.value[: cotangent.v.shape[0]])
     if hides_slope := is_saturated(fit, scale):
         scale = replace(scale, typical=max(size, scale.unit))
-        contributions = dict.fromkeys(_not_faint(context, u, cotangent.v, contributions), scale.typical)
+        contributions = dict.fromkeys(_not_faint(context, u, cotangent, contributions), scale.typical)
     elif scale.slope <= size * context.eps**thresholds.ZERO_SLOPE_POWER and not context.scaling.is_narrow:
         scale = _zero_slope_scale(context, u, cotangent, fit, scale)
         if not scale.slope:
             is_seen = fit.rise > scale.saturated and len(contributions) == 1
-            names = contributions if is_seen else _not_faint(context, u, cotangent.v, contributions)
+            names = contributions if is_seen else _not_faint(context, u, cotangent, contributions)
             contributions = dict.fromkeys(names, scale.typical)
     decision = decide_beyond_jitter(context, u, cotangent, fit, scale)
     if decision.verdict is Verdict.PASS and decision.reason is Reason.AGREES:
@@ -233,28 +235,37 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
 def _zero_slope_scale(context: Context, u: Array, cotangent: Cotangent, fit: SlopeFit, scale: ErrorScale) -> ErrorScale:
     """The scale for a derivative of zero, whose own size is no scale: what the function does.
 
-    That is the change of the outputs, if it exceeds their roundoff, and their size if they are constant. A derivative
-    above its own roundoff is not zero, however small its effect over a tiny step is. Without this a lost gradient
-    agrees with roundoff. Needed by `test_lost_gradient_behind_a_large_offset_does_not_pass`,
-    `test_bias_before_a_normalisation_passes`, `test_faint_input_of_its_own_output_does_not_pass` and
-    `shift_of_1e_14_negated`.
+    That is the change of the outputs or their slope, if it exceeds their roundoff, and their size if they are
+    constant. A derivative above its own roundoff is not zero, however small its effect over a tiny step is. Without
+    this a lost gradient agrees with roundoff. Needed by `test_lost_gradient_behind_a_large_offset_does_not_pass`,
+    `test_bias_before_a_normalisation_passes`, `test_faint_input_of_its_own_output_does_not_pass`,
+    `shift_of_1e_14_negated` and `test_lost_gradient_of_an_output_of_tiny_size_does_not_pass`.
     """
     if fit.rise > scale.saturated:
         return replace(scale, slope=0.0, typical=fit.rise)
+    if not scale.slope and abs(fit.error.value) > thresholds.CLEAR * fit.error.error:
+        return replace(scale, typical=abs(fit.error.value))
     if scale.slope > thresholds.INTERVAL_WIDTH * derivative_jitter(context, cotangent.v, u, scale.slope):
         return scale
     return replace(scale, slope=0.0, typical=norm(cotangent.v, context.problem.value[: cotangent.v.shape[0]]))
 
 
-def _not_faint(context: Context, u: Array, v: Array, names: Iterable[str]) -> Iterator[str]:
+def _not_faint(context: Context, u: Array, cotangent: Cotangent, names: Iterable[str]) -> Iterator[str]:
     """Of these inputs, those for which a derivative of zero was compared: roundoff does not hide their slope.
 
-    Without this the lost gradient of an input with an effect below roundoff passes. Calls the function. Needed by
-    `test_lost_gradient_of_a_faint_input_does_not_pass`.
+    Or their derivative consists of roundoff, which shows that terms cancel, and not that it was lost. Without this the
+    lost gradient of an input with an effect below roundoff passes. Calls the function. Needed by
+    `test_lost_gradient_of_a_faint_input_does_not_pass`, and the other alternative by
+    `test_common_shift_before_a_softmax_passes`.
     """
-    domain = context.problem.domain
+    domain, v = context.problem.domain, cotangent.v
     for leaf, part in zip(domain.leaves, domain.slices, strict=True):
-        if leaf.name in names and not is_faint(context.problem, window(u, part), v, context.eps):
+        own = window(u, part)
+        claimed = norm(cotangent.vjp, own)
+        if leaf.name in names and (
+            not is_faint(context.problem, own, v, context.eps)
+            or 0.0 < claimed <= thresholds.INTERVAL_WIDTH * derivative_jitter(context, v, own, claimed)
+        ):
             yield leaf.name
 
 
