@@ -140,6 +140,13 @@ def test_steps_that_rounding_takes_away_show_nothing(wave: Callable[[Tensor], Te
     assert gradvet.check(scaled, x, seed=1, points=None, checks=["reverse"]).verdict is Verdict.FAIL
 
 
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_wave_at_1e16_passes(seed: int) -> None:
+    x = torch.tensor([1e16, 1.3e16, -0.7e16], dtype=torch.float64)
+    report = gradvet.check(lambda x: torch.sin(1e-10 * (x - 1e16)), x, seed=seed, points=None, checks=["reverse"])
+    assert report.verdict is Verdict.PASS
+
+
 @pytest.mark.parametrize("size", [1e-14, 1e-15, 1e-16])
 def test_negated_gradient_of_a_faint_input_does_not_pass(size: float) -> None:
     verdicts = faint_verdicts(lambda y: size * y.sin(), lambda y: -size * y.cos(), torch.float64)

@@ -18,6 +18,7 @@ import gradvet
 from gradvet.core import slope_test
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Reason
+from gradvet.core.line_test import split_kinks
 from gradvet.core.localise import nonfinite_derivative, nonfinite_tangent
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.results import Verdict
@@ -234,6 +235,19 @@ def test_coarse_formats_are_decided_by_the_sweep(
     function = with_derivative(torch.sin, lambda x: factor * torch.cos(x))
     context = context_of(function, point(0.3, 0.5, 0.7, dtype=dtype), resolution=0.2)
     assert SlopeTest(context, mode).run().verdict is verdict
+
+
+def test_rows_with_a_kink_are_signed_so_that_their_kinks_add_up() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.stack([x[0].abs(), -3.0 * x[0].abs(), torch.sin(x[1])])
+
+    context = context_of(function, point(0.0, 1.0))
+    cotangent, difference = context.cotangents[0], context.first
+    bent, rest = split_kinks(context, cotangent, difference, torch.tensor([True, True, False]))
+    first, second, third = cotangent.v.abs().tolist()
+    assert bent.v.tolist() == pytest.approx([first, -second, 0.0])
+    assert rest.v.tolist() == [0.0, 0.0, float(cotangent.v[2])]
+    assert third > 0.0
 
 
 def test_spent_budget_is_inconclusive() -> None:

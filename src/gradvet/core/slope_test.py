@@ -30,6 +30,7 @@ from gradvet.core.line_test import (
     enter_resolution,
     open_rows,
     screen_agrees,
+    split_kinks,
     sweep_line,
     typical_contributions,
 )
@@ -209,9 +210,14 @@ class SlopeTest:
         context = self.context
         bent = bent_rows(context, difference)
         if context.is_double and bent is None and screen_agrees(context, self.mode, difference, cotangents):
-            return AGREES, None
+            # A step that rounding takes away shows nothing of a single input: it is swept.
+            moved = typical_contributions(context.problem, difference.u, difference.u)
+            if len(moved) > 1 or self._resolution(*moved) <= context.options.resolution:
+                return AGREES, None
         if context.out_of_budget:
             return Decision(Verdict.INCONCLUSIVE, Reason.BUDGET), None
+        if bent is not None:
+            cotangents = [part for one in cotangents for part in split_kinks(context, one, difference, bent)]
         return self._swept(difference.u, cotangents)
 
     def sweep(self, u: Array, cotangents: Sequence[Cotangent]) -> Decision:
