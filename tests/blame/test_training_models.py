@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 from torch.distributions import Normal
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -447,6 +449,65 @@ def test_stop_in_a_compiled_part_is_named() -> None:
     assert (culprit.path, culprit.what) == ("part", "detach")
     assert culprit.place is not None
     assert "torch.sigmoid(self.gate(x)).detach()" in culprit.place.code
+
+
+class SquareOfHalf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        return g * ctx.saved_tensors[0]  # type: ignore[no-any-return]
+
+
+class Squared(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Linear(3, 4), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.function(self.layer(x))
+        return out
+
+
+def with_wrong_backward_passes(graph: Any, inputs: Any) -> Any:
+    """A compiler whose gradients are twice what they should be."""
+
+    def doubled(graph: Any, _: Any) -> Any:
+        return make_boxed_func(lambda *args: [2 * g if isinstance(g, Tensor) else g for g in graph(*args)])
+
+    return aot_autograd(fw_compiler=lambda graph, _: make_boxed_func(graph), bw_compiler=doubled)(graph, inputs)  # type: ignore[no-untyped-call]
+
+
+COMPILED = [  # a function, a compiler and the culprit
+    (SquareOfHalf.apply, "aot_eager", "autograd.Function SquareOfHalf"),
+    (lambda x: (x * x).detach() * x, "aot_eager", "detach"),
+    (torch.square, with_wrong_backward_passes, "autograd.Function CompiledFunction"),
+    (torch.square, "aot_eager", ""),
+]
+
+
+@pytest.mark.parametrize(("function", "compiler", "what"), COMPILED)
+def test_fault_in_a_compiled_module_is_named(function: Any, compiler: Any, what: str) -> None:
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    model = nn.Sequential(torch.compile(Squared(function), backend=compiler), nn.Tanh())  # type: ignore[arg-type]
+    report = gradvet.blame(model, torch.randn(5, 3), seed=1)
+    assert report.verdict is (Verdict.FAIL if what else Verdict.PASS), f"{report}"
+    assert (report.culprit.what if report.culprit else "") == what
+
+
+def test_function_in_a_compiled_training_step_is_named() -> None:
+    torch.manual_seed(0)
+    model = Squared(SquareOfHalf.apply)
+    step = torch.compile(model, backend="aot_eager")
+    with gradvet.watch(model, seed=1) as watch:
+        step(torch.randn(5, 3)).sum().backward()
+    culprit = watch.report().culprit
+    assert culprit is not None
+    assert culprit.what == "autograd.Function SquareOfHalf"
 
 
 class Square(torch.autograd.Function):

@@ -19,11 +19,13 @@ from gradvet.core.provenance import source_of
 from gradvet.core.results import Finding, Report, SourceCode, Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import (
+    COMPILED,
     FRONTEND,
     Call,
     Examiner,
     Recorder,
     StopMode,
+    compiled_as_python,
     investigate,
     is_model,
     record_step,
@@ -110,13 +112,10 @@ def blame(
     examiner, bytes = _examiner(order, stops, budget, seed, surrogate)
     request = validation.request_of(model, inputs, kwargs)
     require_state(model)
-    recorder = Recorder(model, bytes)
     state = _preserved_state(model, (model, loss, inputs, kwargs))
     with state, state, shown_stages(type(model).__name__):  # twice: the first restoration may be interrupted
         trains = any(parameter.requires_grad for parameter in model.parameters())
-        with validation.explaining_call(request):
-            record_step(recorder, request, loss, all_inputs=not trains)
-        return investigate(recorder, examiner)
+        return _searched(examiner, bytes, request, loss, all_inputs=not trains)
 
 
 @contextmanager
@@ -159,7 +158,8 @@ class Watch:
 
     def _recording(self) -> Generator[None]:
         """Record until it is closed."""
-        with one_at_a_time, self._recorder, self._recorder:  # twice: the first restoration may be interrupted
+        # Twice: the first restoration may be interrupted.
+        with one_at_a_time, compiled_as_python(), self._recorder, self._recorder:
             self._recorder.start()
             yield
 
@@ -204,12 +204,11 @@ def culprit_first(report: Report, request: Request, stops: str, budget: Budget) 
     seconds = min(AUTOMATIC_SECONDS, budget.seconds or AUTOMATIC_SECONDS)
     examiner = Examiner(_examined, Options(report.seed), seconds, accepts_stops=accepts_stops(stops))
     model: Any = request.func
-    recorder = Recorder(model, DEFAULT_BYTES)
     state = _preserved_state(model, (model, request.inputs, request.kwargs))
     try:
         with state, state:  # twice: the first restoration may be interrupted
-            record_step(recorder, request, None, all_inputs=CONSTANT_INPUTS not in report.notes)
-            found = investigate(recorder, examiner, report)
+            all_inputs = CONSTANT_INPUTS not in report.notes
+            found = _searched(examiner, DEFAULT_BYTES, request, None, report, all_inputs=all_inputs)
     except Exception as error:
         note = f"the piece to blame could not be searched for: {type(error).__name__}"
         return replace(report, notes=(*report.notes, note))
@@ -290,6 +289,32 @@ def accepts_stops(stops: str) -> bool:
     if not isinstance(stops, str) or stops not in STOPS:
         validation.refuse("stops is 'follow' or 'constant'", stops)
     return stops == "constant"
+
+
+def _searched(
+    examiner: Examiner,
+    bytes: int,
+    request: Request,
+    loss: Callable[[Any], Any] | None,
+    known: Report | None = None,
+    *,
+    all_inputs: bool,
+) -> BlameReport:
+    """The report about one step of a model. Calls it forward and backward.
+
+    What compiled code gets wrong is searched for in plain Python, whose Functions and lines can be seen. Needed by
+    `test_fault_in_a_compiled_module_is_named`.
+    """
+    model: Any = request.func
+    with validation.explaining_call(request):
+        record_step(recorder := Recorder(model, bytes), request, loss, all_inputs=all_inputs)
+    found = investigate(recorder, examiner, known)
+    if not any(COMPILED in culprit.what for culprit in found.culprits):
+        return found
+    with compiled_as_python():
+        record_step(recorder := Recorder(model, bytes), request, loss, all_inputs=all_inputs)
+        again = investigate(recorder, examiner)
+    return again if again.culprits else found
 
 
 def _examined(request: Request, call: Call, options: Options, order: int) -> Report:

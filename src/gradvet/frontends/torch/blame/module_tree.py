@@ -16,6 +16,7 @@ from gradvet.frontends.torch.blame.recording import Recorder, is_below, scripted
 from gradvet.frontends.torch.blame.replaying import Around, plainly, run, torch_stops
 from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.source_lines import (
+    COMPILED,
     NUMBERS,
     Candidate,
     Key,
@@ -77,7 +78,9 @@ class ModuleTree:
         `test_function_of_symmetric_matrices_is_a_warning`.
         """
         around = [self.calls.get(path) for path in dict.fromkeys((call.within, "")) if path is not None]
-        if call.within is None or not any(finding.check == "reverse" for finding in report.failures):
+        # Modules that are checked may run as plain Python where the model runs compiled code.
+        is_unknown = call.within is None or call.name == COMPILED
+        if is_unknown or not any(finding.check == "reverse" for finding in report.failures):
             return False
         reports = [self._piece(one).report for one in around if one is not None]
         right = [found for found in reports if found is not None and _slopes_of(found) == {Verdict.PASS}]
