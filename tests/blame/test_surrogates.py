@@ -270,3 +270,26 @@ def test_argument_that_is_zero_is_no_reason_for_a_surrogate(stops: Any) -> None:
     report = gradvet.blame(FromZero(), torch.randn(6, 4), stops=stops, seed=1)
     assert report.culprit is not None
     assert "surrogate" not in report.culprit.cause
+
+
+class Scaled(nn.Module):
+    """A linear map with a factor from its weight, behind `.data`: read, or multiplied into the weight itself."""
+
+    def __init__(self, *, writes: bool) -> None:
+        super().__init__()
+        self.linear, self.writes = nn.Linear(3, 4).double(), writes
+
+    def forward(self, x: Tensor) -> Tensor:
+        shown = self.linear.weight.data
+        if self.writes:
+            shown.div_(shown.norm())
+            return torch.tanh(self.linear(x))
+        return torch.tanh(self.linear(x)) / shown.norm()
+
+
+@pytest.mark.parametrize(("writes", "verdict"), [(False, Verdict.PASS), (True, Verdict.FAIL)])
+def test_data_is_no_constant_where_the_model_writes_to_it(writes: bool, verdict: Verdict) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 3, dtype=torch.float64)
+    assert gradvet.blame(Scaled(writes=writes), x, stops="constant", seed=1).verdict is verdict
+    assert (gradvet.check(Scaled(writes=writes), x, stops="constant", seed=1).verdict is Verdict.PASS) is not writes

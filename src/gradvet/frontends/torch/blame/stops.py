@@ -114,7 +114,7 @@ class StopMode(TorchFunctionMode):
     def _settle_shared(self) -> None:
         """Let those results of `.data` be held to which nothing was written: they share the memory of their tensors.
 
-        Needed by `test_fault_is_named_with_its_path_and_line` of the autoencoder.
+        Needed by `test_data_is_no_constant_where_the_model_writes_to_it`.
         """
         written = {place[:2] for place, *pair, count in self._shared if sum(map(version, pair)) != count}
         for place, *_ in self._shared:
