@@ -74,6 +74,20 @@ def test_straight_through_gradient_of_fine_steps_does_not_pass(dtype: torch.dtyp
             assert gradvet.check(lambda x, w: torch.tanh(rounded(x) @ w), (x, w), seed=seed).verdict is not Verdict.PASS
 
 
+@pytest.mark.parametrize("bits", [12, 14, 16])
+def test_straight_through_gradient_of_fine_steps_in_a_kernel_does_not_pass(bits: int) -> None:
+    """The steps are wider than those of a kernel that computes in float32, which `sine_by_numpy` is."""
+
+    def rounded(x: Tensor) -> Tensor:
+        return torch.from_numpy(np.round(x.detach().numpy() * 2.0**bits) / 2.0**bits)
+
+    estimator = with_vjp(rounded, lambda v, x: v)
+    for seed in range(2):
+        assert gradvet.check(estimator, leaf(20, dtype=torch.float64), seed=seed).verdict is not Verdict.PASS
+    sine = with_vjp(sine_by_numpy, lambda v, x: v * x.cos())
+    assert gradvet.check(sine, leaf(20, dtype=torch.float64), seed=1).verdict is Verdict.PASS
+
+
 @pytest.mark.parametrize(("dtype", "bits"), [(torch.float64, 19), (torch.float64, 22), (torch.float32, 17)])
 def test_straight_through_gradient_of_steps_of_a_few_roundoffs_does_not_pass(dtype: torch.dtype, bits: int) -> None:
     rounded = with_vjp(lambda x: torch.round(x * 2.0**bits) / 2.0**bits, lambda v, x: v)

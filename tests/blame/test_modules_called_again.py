@@ -6,6 +6,7 @@ Tests `frontends/torch/state.py` and `frontends/torch/blame/replaying.py`.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -200,6 +201,40 @@ class Stopping(nn.Module):
         y = self.first(x).tanh()
         out: Tensor = self.second(y * y.detach())  # the fault
         return out
+
+
+def cut_off(x: Tensor) -> Tensor:
+    return x.detach()  # the fault of a model that counts its calls
+
+
+class Counting(nn.Module):
+    """It returns the number of its calls in the process, which no replay repeats."""
+
+    calls = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = torch.tanh(self.linear(x))
+        return h * cut_off(h), torch.full((2,), float(next(self.calls)))
+
+
+class Uncounted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = Counting(), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.inner(x)[0])
+
+
+def test_stop_in_a_function_of_a_module_that_cannot_be_replayed_has_its_path() -> None:
+    torch.manual_seed(0)
+    report = gradvet.blame(Uncounted().double(), torch.randn(5, 3, dtype=torch.float64), seed=1)
+    assert report.culprit is not None
+    assert (report.culprit.path, report.culprit.what) == ("inner", "detach")
 
 
 def test_stop_in_a_module_that_a_function_calls_is_named() -> None:

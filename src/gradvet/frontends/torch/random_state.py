@@ -48,7 +48,8 @@ def _state_access(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object
 def generators_among(things: Iterable[Any]) -> list[Any]:
     """The random generators among some objects and among the attributes of modules, each once.
 
-    Needed by `test_right_model_has_no_culprit`.
+    Needed by `test_generators_that_a_function_holds_give_the_same_numbers_to_every_evaluation` and
+    `test_right_model_has_no_culprit`.
     """
     candidates = [
         value

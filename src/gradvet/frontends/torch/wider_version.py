@@ -340,7 +340,7 @@ def _captured_eps(problem: TorchProblem) -> float:
     if not steps or _follows(problem, steps, noise) or is_computed_by_operators(problem):
         return 0.0
     # Stairs wider than those of the format are the function's own: needed by
-    # `test_straight_through_gradient_of_fine_steps_does_not_pass`.
+    # `test_straight_through_gradient_of_fine_steps_in_a_kernel_does_not_pass`.
     wide = min(thresholds.ROUNDOFFS * eps, LARGE_STEPS[0])
     return eps if _follows(problem, (wide,), thresholds.OPERATION_EPS * eps) else 0.0
 

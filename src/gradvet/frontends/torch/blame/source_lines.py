@@ -182,8 +182,8 @@ def unpreserved_checkpoint() -> FrameType | None:
 def running_module(frame: FrameType | None = None) -> nn.Module | None:
     """The module one of whose methods runs the innermost line of the user's code, or that which has called a frame.
 
-    A function that gets a module, such as a step of a solver, belongs to the module that calls it: needed
-    by `test_fault_is_named_with_its_path_and_line` of the neural ODE.
+    A function belongs to the module that calls it: needed by
+    `test_stop_in_a_function_of_a_module_that_cannot_be_replayed_has_its_path`.
     """
     owners = map(_owner, itertools.dropwhile(is_hidden, _frames(frame)))
     return next((owner for owner in owners if owner is not None), None)
