@@ -341,21 +341,6 @@ def derivative_jitter(
     return spread
 
 
-def cancelled_slope(context: Context, v: Array, claimed: float) -> float:
-    """Roundoff of v·J·u that terms of the size of the largest slope leave in a row of small slope, if they cancel
-    there.
-
-    A derivative of exactly zero has none. Without it a right row of small slope fails. Needed by
-    `convolution_under_autocast`.
-    """
-    if context.has_reverse and not claimed:
-        return 0.0
-    share: float = 2.0 * context.eps ** (thresholds.ZERO_SLOPE_POWER if context.is_double else 1.0)
-    slope = context.slope_of(context.first)
-    # A row of no slope at all has no such roundoff.
-    return share * peak(slope) * norm(v, namespace(v).astype(slope != 0.0, v.dtype))
-
-
 def saturated_roundoff(context: Context, v: Array, length: float) -> float:
     """Roundoff of v·f by numbers of size one inside the function, such as 1 + erf(x) near zero; 0 if outputs are
     larger.

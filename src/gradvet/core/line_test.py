@@ -17,7 +17,6 @@ from gradvet.core.extrapolation import SlopeFit, fit_slope
 from gradvet.core.finite_differences import Cotangent, DirectionalDifference, first_change, is_faint
 from gradvet.core.gradient_match import (
     around,
-    cancelled_slope,
     derivative_jitter,
     on_one_side,
     saturated_roundoff,
@@ -335,6 +334,6 @@ def error_scale(context: Context, u: Array, cotangent: Cotangent, contributions:
     """The scales with which an error along u is compared, by the gradient of the cotangent."""
     slope = norm(cotangent.vjp, u)
     typical = max((size for size in contributions.values() if size), default=slope)
-    noise = cancelled_slope(context, cotangent.v, slope) + context.options.accuracy * slope
+    granted = context.options.accuracy * slope
     saturated, cancelled = saturated_slope(context, cotangent.v, u), saturated_roundoff(context, cotangent.v, peak(u))
-    return ErrorScale(slope, typical, context.eps, noise, norm(cotangent.v), saturated, cancelled)
+    return ErrorScale(slope, typical, context.eps, granted, norm(cotangent.v), saturated, cancelled)

@@ -21,7 +21,7 @@ from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import Estimate, fit_slope, sweep_figure
 from gradvet.core.finite_differences import Cotangent, DirectionalDifference, middle_step
-from gradvet.core.gradient_match import cancelled_slope, saturated_roundoff
+from gradvet.core.gradient_match import saturated_roundoff
 from gradvet.core.line_test import (
     bent_rows,
     decide_beyond_jitter,
@@ -241,17 +241,16 @@ def _swept(context: Context, mode: Mode, place: tuple[int, int], size: float, *,
     u, cotangent = unit(problem.zeros(problem.domain.size), column, size), context.row(row)
     step_sweep = context.sweep_steps(u, [cotangent], partial(mode.change, context), few=few)[0]
     fit, value = fit_slope(step_sweep), float(mode.slope(context, cotangent, u))
-    noise = cancelled_slope(context, cotangent.v, value) if context.is_double else 0.0
     granted = context.options.accuracy * abs(value)
     saturated = saturated_roundoff(context, cotangent.v, size) if size == float(context.lengths[column]) else 0.0
-    scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise + granted, 1.0, saturated, saturated)
+    scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, granted, 1.0, saturated, saturated)
     decision = decide(fit, scale, math.inf)
     return Entry(
         problem.codomain.locate(row),
         problem.domain.locate(column),
         value / size,
         (value + fit.error.value) / size,
-        (fit.error.error + noise) / size,
+        fit.error.error / size,
         decision.verdict,
         decision.reason,
         row,

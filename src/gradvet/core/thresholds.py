@@ -104,8 +104,7 @@ VISIBLE_NOISE = 16.0
 """An error of this many noise floors over a step would be visible at that step. [gallery]"""
 
 ZERO_SLOPE_POWER = 0.75
-"""A slope below eps to this power of the output's size is zero; in double precision, terms that cancel leave twice
-this of the largest slope. [operators]"""
+"""A slope below eps to this power of the output's size is zero. [operators]"""
 
 STAIR_STEP = 2.0**-18
 """Values that stay equal over steps at least this wide are stairs of the function, not rounding; a function whose
