@@ -1,4 +1,4 @@
-"""Finite differences: step lengths, stencils, difference quotients along a direction, and sweeps over steps."""
+"""Finite differences: step lengths, stencils, difference quotients, sweeps over steps; cotangents that they meet."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Random directions and cotangents of the tolerance policy, each drawn and evaluated once.
 
 A direction is evaluated by a scheme: a stencil, and a step length as a multiple of the step of single entries.
-`Cotangent` is that of the error-bar policy too.
 """
 
 from __future__ import annotations
