@@ -207,7 +207,7 @@ class ResidualSampling:
         at, realised, bent, centres = (
             [xp.stack([sample[number] for sample in some]) for some in samples] for number in range(4)
         )
-        bends = _bends([even[:, :count] for even in bent], [roundoff / step for step in steps])
+        bends = [math.hypot(rms(even[:, :count]), roundoff / step) for even, step in zip(bent, steps, strict=True)]
         first = max((number + 1 for number, some in enumerate(at) if not all_finite(some)), default=0)
         if len(at) - first < min(len(steps), thresholds.PLATEAU_STEPS):
             return None
@@ -233,19 +233,6 @@ def roundoff_of(noise: Array, cotangents: Cotangent) -> float:
     """Roundoff of v·f, root mean square, by that of the outputs."""
     noises = cotangents.v * finite_part(noise)
     return thresholds.NOISE_FLOOR * rms(noises) * math.sqrt(noises.shape[1])
-
-
-def _bends(evens: Sequence[Array], roundoff: Sequence[float]) -> list[float]:
-    """For each step, what kinks and roundoff explain: the even part, or what is left of it without curvature.
-
-    The latter is needed by `loss_without_its_target_in_bfloat16`: over wide steps a loss is curved, over narrow ones
-    rounded. Curvature is proportional to the step, and a kink is the same at this step and at the next one, half as
-    wide.
-    """
-    bends = [math.hypot(rms(even), noise) for even, noise in zip(evens, roundoff, strict=True)]
-    pairs = zip(evens, evens[1:], roundoff, roundoff[1:], strict=False)
-    straight = [math.hypot(rms(2.0 * half - whole), 2.0 * finer, noise) for whole, half, noise, finer in pairs]
-    return [*map(min, bends, straight), bends[-1]]
 
 
 BISECTIONS = 5
