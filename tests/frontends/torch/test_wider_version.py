@@ -138,6 +138,24 @@ def test_captured_convolution_and_batch_norm_in_training() -> None:
     assert all(parameter.grad is None for parameter in layers.parameters())
 
 
+CONVOLUTION, KEPT = nn.Conv1d(2, 4, 3).bfloat16(), single(4, 1, 5, 6, dtype=BF16).detach()
+
+
+def convolved(x: Tensor) -> Tensor:
+    return CONVOLUTION(x.to(BF16)).float()  # type: ignore[no-any-return]
+
+
+def attending_to_constants(x: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(x[:, None].to(BF16), KEPT, KEPT).float()
+
+
+@pytest.mark.parametrize("function", [convolved, attending_to_constants])
+def test_functions_that_compare_formats_before_they_call_an_operator_have_a_wider_version(function: Function) -> None:
+    _, found = wider_version(function, single(4, 2, 6))
+    assert found is not None
+    assert found.internal_eps() == 2.0**-52
+
+
 def test_casts_in_second_derivatives() -> None:
     assert verdict(lambda x: torch.sin(x.to(BF16)).float() * x, single(4), order=2) is Verdict.PASS
 
@@ -206,6 +224,12 @@ def noisy(x: Tensor) -> Tensor:
     return torch.sin(x + 0.1 * torch.randn_like(x)) + torch.rand(x.shape).to(x.dtype) * x
 
 
+def drawn_in_two_formats(x: Tensor) -> Tensor:
+    return (
+        torch.rand(x.shape, dtype=torch.float64).to(x.dtype) * x.sin() + torch.rand(x.shape, dtype=F16).to(x.dtype) * x
+    )
+
+
 def picked(x: Tensor) -> Tensor:
     return torch.log_softmax(x, -1).gather(-1, torch.multinomial(torch.softmax(x.detach(), -1), 1))
 
@@ -234,7 +258,11 @@ def gumbel(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [F32, BF16, F16])
 @pytest.mark.parametrize(
-    "function", [gated, noisy, picked, dropped_natively, dropped_twice, dropped_in_checkpoint, attended, gumbel]
+    "function",
+    [
+        *(gated, noisy, drawn_in_two_formats, picked, dropped_natively, dropped_twice, dropped_in_checkpoint, attended),
+        gumbel,
+    ],
 )
 def test_the_wider_version_draws_the_same_numbers(function: Function, dtype: torch.dtype) -> None:
     x = single(4, 5, dtype=dtype)

@@ -43,7 +43,8 @@ STRICT_FUNCTIONS = frozenset(
         functional.multi_head_attention_forward,
     }
 )
-"""Functions that refuse arguments of different formats before they call an operator."""
+"""Functions that refuse arguments of different formats before they call an operator. Needed by
+`test_functions_that_compare_formats_before_they_call_an_operator_have_a_wider_version`."""
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
 
@@ -155,17 +156,16 @@ class Formats:
     """In which formats a function rounds its results and draws random numbers.
 
     Draws are kept by operator and state of the generator: from the same state the same operator draws the same numbers
-    in the same format, and others in another format.
+    in the same format, and others in another format. Needed by `test_the_wider_version_draws_the_same_numbers`.
     """
 
     rounding: float = 0.0
     """The eps of the coarsest format in which an operator returned a result, views of captured tensors left out."""
-    _by_state: dict[tuple[str, bytes], _Draw] = field(default_factory=dict)
-    _by_name: dict[str, _Draw] = field(default_factory=dict)
+    _draws: dict[tuple[str, bytes], _Draw] = field(default_factory=dict)
 
     @property
     def has_draws(self) -> bool:
-        return bool(self._by_name)
+        return bool(self._draws)
 
     @classmethod
     def of(cls, function: Callable[..., Any], arguments: Sequence[Any]) -> Formats:
@@ -178,8 +178,8 @@ class Formats:
         return formats
 
     def of_draw(self, name: str, state: bytes) -> _Draw | None:
-        """The formats in which the operator drew from this state, or last drew at all."""
-        return self._by_state.get((name, state)) or self._by_name.get(name)
+        """The formats in which the operator drew from this state."""
+        return self._draws.get((name, state))
 
     def _recorded(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         traits = _Traits.of(operator)
@@ -192,7 +192,7 @@ class Formats:
         dtypes = tuple(value.dtype for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         result = operator(*args, **kwargs)
         first = result[0] if isinstance(result, (tuple, list)) else result
-        self._by_state[traits.name, state] = self._by_name[traits.name] = dtypes, first.dtype
+        self._draws[traits.name, state] = dtypes, first.dtype
         return result
 
 

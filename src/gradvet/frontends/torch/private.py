@@ -242,7 +242,12 @@ def has_hooks(values: Sequence[Any], since: float, modules: Sequence[nn.Module] 
     registered = hook_count()
     for module in modules if not PUBLIC_ONLY else ():
         registered -= sum(key >= since for key in (*module._forward_hooks, *module._forward_pre_hooks))
-    return registered != since or any(tensor_hooks(value) for value in values if isinstance(value, Tensor))
+    if registered != since:
+        return True
+    for value in values:
+        if isinstance(value, Tensor) and (value._backward_hooks or value._post_accumulate_grad_hooks):
+            return True
+    return False
 
 
 # Operators.
