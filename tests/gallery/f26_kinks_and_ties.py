@@ -59,6 +59,11 @@ def squared_hinge_halved_below_zero(v: Tensor, x: Tensor) -> Tensor:
     return -2.0 * v * torch.relu(1 - x) * torch.where(x < 0, 0.5, 1.0)
 
 
+def ramp_of_a_clamp(x: Tensor) -> Tensor:
+    """A square up to 2, where its slope is halved."""
+    return x * x.clamp(-2, 2)
+
+
 def clamped_and_weighted(x: Tensor, gate: Tensor) -> Tensor:
     return F.relu6(x) * gate
 
@@ -199,6 +204,10 @@ CASES = (
         point,
         [0.0, -1.0, 0.0, 2.0, 1.0, 0.0, -2.0],
     ),
+    wrong(
+        "ramp_of_a_clamp_too_steep",
+        "Zeros of a square have no slope and weigh most: their curvature hides that the kinks at 2 are at the point.",
+    ).at(scaled(ramp_of_a_clamp, 1.02), ramp_of_a_clamp, point, [-5.0, -1.0, -2.0, 2.0, 0.0, 1.0, 3.0, 0.0, -3.0, 2.0]),
     wrong(
         "padding_lost_through_the_smooth_branch",
         "A padded zero at no kink: only the first row is rectified, and the padding goes through a sine.",

@@ -195,6 +195,13 @@ CASES = (
         at(lambda x: F.huber_loss(x, torch.zeros_like(x), delta=2.0), point, [2.0, -1.0, 3.0, -2.0, 0.0, -4.0, 1.0]),
     ),
     right(
+        "ramp_of_a_clamp_at_its_bound",
+        "Kinks beside zeros of a square, whose curvature is all that they show.",
+        at(lambda x: x * x.clamp(-2, 2), point, [-5.0, -1.0, -2.0, 2.0, 0.0, 1.0, 3.0, 0.0, -3.0, 2.0]),
+        drop_in=False,
+        proof=proofs.one_sided_slopes,
+    ),
+    right(
         "huber_on_both_sides",
         "Quadratic within, linear without.",
         at(lambda x: F.huber_loss(x, torch.zeros_like(x), delta=0.5), normal, (6,)),

@@ -44,14 +44,16 @@ def is_beside_the_point(context: Context, u: Array, cotangent: Cotangent) -> boo
     """Whether a kink of v·f along u is beside the point: over the smallest step that would show it, there is none.
 
     The norm of a small difference looks like a kink over steps that are wider than the difference. Without this its
-    derivative is only compared with one-sided slopes. In double precision; four evaluations. Needed by
+    derivative is only compared with one-sided slopes. In double precision; eight evaluations. Needed by
     `distance_of_far_points_halved`.
     """
     if not context.is_double or context.is_generated:
         return False
 
     def bend(step: float) -> float:
-        return abs(dot(cotangent.v, DirectionalDifference.along(context.problem, u, step).even))
+        # Without its part of h, which is curvature: needed by `ramp_of_a_clamp_too_steep`.
+        difference = DirectionalDifference.along(context.problem, u, step)
+        return abs(dot(cotangent.v, 2.0 * difference.even - difference.at_twice_the_step.even))
 
     step, point = middle_step(context.eps), finite_part(context.problem.point)
     roundoff = norm(cotangent.v, context.value_noise) + context.eps * norm(cotangent.vjp, point)
