@@ -438,3 +438,17 @@ def test_scripted_model_is_said_to_be_scripted() -> None:
     for model, path in ((scripted, "the model"), (nn.Sequential(nn.Tanh(), scripted), "1")):
         notes = gradvet.blame(model, torch.randn(4, 3), seed=1).notes
         assert any(note.startswith(f"{path} is scripted: ") for note in notes), notes
+
+
+class Frozen(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.b(torch.tanh(nn.functional.linear(x, self.a.weight.detach(), self.a.bias)))
+        return out
+
+
+def test_scripted_module_in_layers_of_torch_is_named() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Sequential(nn.Linear(3, 3), torch.jit.script(Frozen())), nn.Tanh())  # type: ignore[no-untyped-call]
+    culprit = gradvet.blame(model, torch.randn(4, 3), seed=1).culprit
+    assert culprit is not None
+    assert (culprit.path, culprit.what) == ("0.1", "the code of Frozen.forward")

@@ -21,6 +21,7 @@ from gradvet.frontends.torch.blame.source_lines import (
     Candidate,
     Key,
     compiled_as_python,
+    has_own_code,
     persistent_hooks,
     without,
 )
@@ -136,10 +137,14 @@ class ModuleTree:
             path = self.paths.get(id(first.owner), piece.path)
             stops = tuple(stop for stop in stops if stop.explains)
             return Culprit(path, first.name, first.place, first.what, name, None, (), stops, finding)
-        what, cause = f"{CODE} {piece.name}.forward", cause_of(finding)
-        if undecided:
+        path, name, place, cause = piece.path, piece.name, piece.place, cause_of(finding)
+        if len(undecided) == 1 and not has_own_code(call.target):
+            inner = call.target.get_submodule(undecided[0].removeprefix(f"{path}."))
+            path, name, place = undecided[0], getattr(inner, "original_name", type(inner).__name__), None
+        elif undecided:
             cause += f"; or in {', '.join(undecided)}, which could not be checked alone"
-        return Culprit(piece.path, what, piece.place, cause, input_of(finding), piece.called, (), stops, finding)
+        what = f"{CODE} {name}.forward"
+        return Culprit(path, what, place, cause, input_of(finding), piece.called, (), stops, finding)
 
     def _finding(self, call: Call, piece: Piece) -> Finding:
         """What is wrong with a module that fails, explained if there is time. Calls function and derivative."""
