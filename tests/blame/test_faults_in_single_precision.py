@@ -218,6 +218,22 @@ class Drawn(Layer):
         return self.b(torch.normal(y, y.sigmoid()))  # fault
 
 
+class FrozenForAWhile(Layer):
+    def forward(self, x: Tensor) -> Any:
+        self.b.requires_grad_(False)  # fault
+        y = self.b(self.a(x))
+        self.b.requires_grad_(True)
+        return y
+
+
+class FrozenByAttribute(Layer):
+    def forward(self, x: Tensor) -> Any:
+        self.b.weight.requires_grad = False  # fault
+        y = self.b(self.a(x))
+        self.b.weight.requires_grad = True
+        return y
+
+
 class OtherDrawsBesideReentrant(Layer):
     """Two checkpoints, of which the one that keeps its random state needs `backward()` in place of `grad()`."""
 
@@ -244,6 +260,8 @@ class HookOnSeveral(Layer):
 
 FAULTS: list[tuple[type[nn.Module], str]] = [
     (Drawn, "normal"),
+    (FrozenForAWhile, "requires_grad_"),
+    (FrozenByAttribute, "requires_grad"),
     (OtherDrawsBesideReentrant, "checkpoint"),
     (NumpyWrite, "write to a saved tensor"),
     (NumpyRounding, "detach"),

@@ -248,6 +248,15 @@ def is_deliberate(kind: str, code: str) -> bool:
     return f"{code}.".startswith(DELIBERATE.get(kind, ("?",))) and code != nn.modules.module.__name__
 
 
+FREEZING = "requires_grad_", "requires_grad"
+"""Names of what switches the gradient of a tensor off, a method and an attribute."""
+
+FROZEN = "no gradient flows to this tensor from here on"
+NO_INPUT = (
+    "none of the inputs of this reentrant checkpoint requires grad, so no gradient flows to the parameters inside"
+)
+
+
 def is_valueless(name: str) -> bool:
     """Whether a function does not read the values of its arguments."""
     return name.endswith(VALUELESS_ENDS) or (name.startswith(VALUELESS_STARTS) and name != "new_tensor")

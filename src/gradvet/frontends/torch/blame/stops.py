@@ -22,9 +22,12 @@ from gradvet.frontends.torch.blame import private
 from gradvet.frontends.torch.blame.source_lines import (
     AUTOGRAD,
     DISTRIBUTIONS,
+    FREEZING,
+    FROZEN,
     INFERENCE,
     MARKED,
     NO_GRAD,
+    NO_INPUT,
     NUMBERS,
     REGIONS,
     Candidate,
@@ -48,9 +51,6 @@ from gradvet.frontends.torch.private import version
 
 HOOKING = ("register_hook", "register_post_accumulate_grad_hook")
 GRAD_MODE = ("_set_grad_enabled", "set_grad_enabled")
-NO_INPUT = (
-    "none of the inputs of this reentrant checkpoint requires grad, so no gradient flows to the parameters inside"
-)
 Place = tuple[str, str, int]
 """A stop, and its number among those of the same line in one call."""
 
@@ -197,6 +197,8 @@ class StopMode(TorchFunctionMode):
             return func(*args, **kwargs)
         if name in HOOKING:
             return self._hooked(func, name, args, kwargs)
+        if name in FREEZING and False in (*args[1:], *kwargs.values()) and private.requires_grad(args[0]):
+            return args[0] if self._is_released(name, FROZEN) else func(*args, **kwargs)
         if name == "grad_fn" and (node := func(*args, **kwargs)) is not None and not is_foreign(running_code()):
             return private.HookedNode(node, self._hooked)
         if name.startswith("fake_quantize") and (self.holds_torch or self.held is None):
@@ -367,8 +369,6 @@ class StopMode(TorchFunctionMode):
         """The result with its gradient."""
         if name in ("detach", "data", private.PARAMETER):
             return args[0].view_as(args[0])
-        if name == "detach_":
-            return args[0]
         with torch.enable_grad():
             return func(*args, **kwargs)
 
