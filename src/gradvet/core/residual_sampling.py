@@ -241,9 +241,6 @@ BISECTIONS = 5
 FARTHER = (1.0, -1.0, 2.0, -2.0)
 """Where another value is looked for, in displacements that change it by about one spacing."""
 
-FEW_SPACINGS = 8.0
-"""Number of spacings over which the slope is measured: the length of a spacing is then known to an eighth."""
-
 
 def shift_by_a_spacing(context: Context, part: slice) -> Array | None:
     """A displacement of one input that changes the single output by about one spacing; a few evaluations.
@@ -265,11 +262,11 @@ def shift_by_a_spacing(context: Context, part: slice) -> Array | None:
     # At most the middle one of the steps of the residuals: the way to a boundary is then not longer than the steps.
     # Needed by the curved loss of `test_right_kernel_of_one_dtype_does_not_fail`.
     farthest = steps_for(context.eps)[2]
-    part_of_lengths = min(FEW_SPACINGS * spacing / slope, farthest)
+    part_of_lengths = min(thresholds.MEASURED_SPACINGS * spacing / slope, farthest)
     while part_of_lengths <= farthest:
         sides = [float(problem.evaluate_at(sign * part_of_lengths * uphill).values[0]) for sign in (1.0, -1.0)]
         change = abs(sides[0] - sides[1]) / 2.0
-        if change >= spacing * FEW_SPACINGS / 2.0:
+        if change >= spacing * thresholds.MEASURED_SPACINGS / 2.0:
             return uphill * (part_of_lengths * spacing / change)
         part_of_lengths *= 2.0
     return None

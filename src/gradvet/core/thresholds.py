@@ -167,6 +167,10 @@ COHERENT = 3.0
 explained by kinks and by their spread over steps and directions; errors of a kernel by those of plain torch and by the
 rounding of every operator. [half]"""
 
+MEASURED_SPACINGS = 8.0
+"""Number of spacings of a single output over which its slope is measured, to find where its rounded value jumps: one
+spacing is then known to an eighth. With twice as many, right losses of many elements are undecided. [half]"""
+
 HALF_FACTOR = 2.0
 """In low precision alone: common or dense error from which a derivative is wrong, in units of the common error that
 rounding explains. [half]"""
