@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tests.functions import true_vjp, with_rules
+from tests.functions import true_vjp, with_rules, with_vjp
 from tests.gallery import conditions, f24_low_precision, f29_forward_mode, kernels, proofs
 from tests.gallery.case import Build, Case, Function, right
 from tests.gallery.inputs import normal
@@ -54,6 +54,10 @@ def compiled(f: Function, dtype: torch.dtype) -> Function:
         return true_vjp(f, (x.detach().requires_grad_(),), (v,))
 
     return kernel(f, vjp, only=dtype)
+
+
+def running_sum_in_logarithms(x: Tensor) -> Tensor:
+    return torch.logcumsumexp(x, -1)
 
 
 def median(x: Tensor) -> Tensor:
@@ -113,6 +117,14 @@ def squash_by_copy(v: Tensor, x: Tensor) -> Tensor:
 
 
 CASES = (
+    in_reverse(
+        "running_sum_in_logarithms_by_autograd",
+        "Backward takes the logarithm of grad_output: of a small one it has another roundoff.",
+        with_vjp(running_sum_in_logarithms, lambda v, x: true_vjp(running_sum_in_logarithms, (x,), (v,))),
+        running_sum_in_logarithms,
+        (4, 7),
+        dtype=BF16,
+    ),
     right(
         "median_of_counts_in_float16",
         "Many equal numbers have no derivative, though the median is smooth along most lines.",

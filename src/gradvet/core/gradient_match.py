@@ -73,7 +73,7 @@ def gradient_mismatch(context: Context, v: Array, found: Array, expected: Array)
         allowed = xp.maximum(allowed, _shared_noise(context, difference, expected))
     # Roundoff breaks ties inside the function in one way or another: `test_ties_of_sums_broken_by_the_layout_pass`.
     for _ in range(JITTER_PAIRS):
-        allowed = xp.maximum(allowed, _response_factor(context) * _response(context, v))
+        allowed = xp.maximum(allowed, explained_by_response(context, v))
         if float(xp.max(excess := _excess(context, found, difference, expected, allowed))) <= 1.0:
             return None
     while float(excess[index := int(xp.argmax(excess))]) > 1.0:
@@ -187,6 +187,11 @@ def output_roundoff(context: Context, v: Array, part: slice) -> float:
     product, lengths = finite_part(v * context.problem.value[: v.shape[0]]), context.lengths[part]
     length = rms(lengths) if lengths.shape[0] else 0.0
     return context.problem.eps * norm(product) / (length or 1.0)
+
+
+def explained_by_response(context: Context, v: Array) -> Array:
+    """The difference of two equal gradients that their response to roundoff explains, for each entry. Two VJPs."""
+    return _response_factor(context) * _response(context, v)
 
 
 def _response_factor(context: Context) -> float:
