@@ -293,7 +293,7 @@ class DoublePrecision:
             if formats is not None:
                 return widened(_drawn(operator, traits, formats, args, kwargs))
         if traits.name == "aten::view.dtype":
-            return self._reinterpreted(operator, args)
+            return widened(operator(*args))  # integers as numbers, or the bits of a number, in the format that is asked
         given = [widened(value) for value in args]
         narrow = [one for one, other in zip(args, given, strict=True) if one is not other and is_strided(one)]
         self._takes_narrow |= bool(narrow)
@@ -329,13 +329,6 @@ class DoublePrecision:
         if tensor.dtype is not wide_dtype(tensor.dtype):
             return True
         return bool(self._stand_ins) and is_strided(tensor) and private.storage_reference(tensor) in self._stand_ins
-
-    def _reinterpreted(self, operator: Any, args: Sequence[Any]) -> Any:
-        """Bits of integers as numbers; those of numbers depend on their format."""
-        if args[0].dtype.is_floating_point or args[0].dtype.is_complex:
-            self.was_refused = True
-            raise RuntimeError("the bits of a number are read as another type")
-        return widened(operator(*args))
 
 
 def _drawn(operator: Any, traits: _Traits, formats: _Draw, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
