@@ -163,10 +163,29 @@ def test_arguments_that_do_not_exist_get_one_sentence(function: Any) -> None:
         function(torch.sin, x, kwarg={})
     with pytest.raises(TypeError, match=f"^{name} has no argument xyz; it has .*, inputs, "):
         function(torch.sin, x, xyz=1)
+    with pytest.raises(TypeError, match=rf"^{name} has no argument scale; .* passed as kwargs={{'scale': ...}}$"):
+        function(scaled, x, scale=2.0)
 
 
 def scaled(x: Tensor, *, scale: float) -> Tensor:
     return scale * x
+
+
+class Normalised(torch.nn.Module):
+    """Its argument has the name of a tolerance of torch's checker."""
+
+    def forward(self, x: Tensor, eps: float = 1e-5) -> Tensor:
+        return x / (x.norm() + eps)
+
+
+def test_argument_of_another_function_is_told_from_one_of_the_function_under_test() -> None:
+    x = torch.ones(3, dtype=torch.float64)
+    with pytest.raises(TypeError, match=r"^gradvet.check has no argument msg; gradvet.assert_gradients has it$"):
+        gradvet.check(torch.sin, x, msg="layer 3")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"argument budgte; did you mean budget\?$"):
+        gradvet.check(torch.sin, x, budgte=1.0)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"argument eps; .* passed as kwargs={'eps': ...}$"):
+        gradvet.check(Normalised(), x, eps=1e-3)  # type: ignore[call-arg]
 
 
 HOW_TO_PASS = r"pass one input for each argument, several as a tuple, and keyword arguments as kwargs={...}"

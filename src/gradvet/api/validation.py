@@ -30,11 +30,14 @@ ONE_INPUT_EACH = "pass one input for each argument, several as a tuple, and keyw
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_TAKEN: dict[str, list[str]] = {}
+"""The arguments of each function of gradvet that explains wrong ones."""
+
 
 def explaining_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """The function, with a sentence in place of Python's message where it is called with arguments it does not take."""
-    known = list(signature(function).parameters)
     name = f"gradvet.{function.__name__}"
+    known = _TAKEN[name] = list(signature(function).parameters)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -43,19 +46,32 @@ def explaining_arguments(function: Callable[P, R]) -> Callable[P, R]:
                 f"{name} takes a function and its inputs: pass several as a tuple, {name}(func, (a, b))"
             )
         for given in kwargs.keys() - set(known):
-            raise InvalidArgumentError(f"{name} has no argument {given}{_instead(given, known)}")
+            raise InvalidArgumentError(f"{name} has no argument {given}{_instead(given, known, args[:1])}")
         return function(*args, **kwargs)
 
     return call
 
 
-def _instead(given: str, known: list[str]) -> str:
-    """Advice on an argument that does not exist."""
+def _instead(given: str, known: list[str], checked: tuple[Any, ...]) -> str:
+    """Advice on an argument that does not exist: of the function that is checked, or of another function of gradvet."""
+    how = f"arguments of the function itself are passed as kwargs={{{given!r}: ...}}"
+    if any(given in _names(func) for func in checked):
+        return f"; {how}"
     if given in TOLERANCES:
         return ": it compares with the error bar that it measures; gradvet.gradcheck has torch's tolerances"
+    if others := [name for name, taken in _TAKEN.items() if given in taken]:
+        return f"; {' and '.join(others)} {'has' if len(others) == 1 else 'have'} it"
     if close := difflib.get_close_matches(given, known, 1):
         return f"; did you mean {close[0]}?"
-    return f"; it has {', '.join(known)}; arguments of the function itself are passed as kwargs={{{given!r}: ...}}"
+    return f"; it has {', '.join(known)}; {how}"
+
+
+def _names(func: Any) -> Iterable[str]:
+    """The names of the arguments of a function, a module or an `autograd.Function`; none of what is written in C."""
+    try:
+        return signature(getattr(func, "forward", func)).parameters
+    except (TypeError, ValueError):
+        return ()
 
 
 @contextmanager
