@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from unittest import TestCase
 
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLocation, ReprTraceback, TracebackEntry
@@ -159,7 +160,7 @@ class PluginSession:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         concise = self.config.getoption("tbstyle", "auto") != "native" and not self.config.getoption("fulltrace", False)
-        if call.excinfo:
+        if call.excinfo or issubclass(getattr(item, "cls", None) or object, TestCase):  # that keeps it back until later
             _hide_frames()
         test_report = yield
         setattr(test_report, REPORTS_ATTRIBUTE, [report.to_dict() for report in self.test_reports])
