@@ -181,7 +181,14 @@ def with_other_semantics_tried(
         advice=sentence if passes else f"{shown.advice} {sentence}".lstrip(),
         facts={**shown.facts, "masked": masked, "passes otherwise": passes},
     )
-    return replace(report, findings=tuple(explained if finding is shown else finding for finding in report.findings))
+    ledger = report.ledger
+    if not report.failures:
+        # Unspecified elements are equal, which the comparison takes for a kink that may explain a difference.
+        undecided_in = f"undecided in {used} semantics"
+        explained = replace(explained, headline=undecided_in)
+        ledger = tuple(row if row.is_complete else replace(row, reasons=(undecided_in,)) for row in ledger)
+    findings = tuple(explained if finding is shown else finding for finding in report.findings)
+    return replace(report, findings=findings, ledger=ledger)
 
 
 def add_sparse_note(error: Exception, arguments: Sequence[Any], masked: bool) -> None:
