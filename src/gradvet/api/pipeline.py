@@ -46,9 +46,9 @@ from gradvet.core.events import one_at_a_time
 from gradvet.core.frontend import Binding, Frontend, Request
 from gradvet.core.ledger import FLOAT32, FLOAT64, GIVEN, Record, VariationBudget
 from gradvet.core.problem import Problem
-from gradvet.core.provenance import environment, source_of
-from gradvet.core.results import Finding, Report, SourceCode, Verdict
-from gradvet.core.runner import make_report, run_checks, something_compared
+from gradvet.core.provenance import environment
+from gradvet.core.results import Finding, Report, Verdict
+from gradvet.core.runner import code_behind, make_report, run_checks, something_compared
 from gradvet.core.vectors import all_finite, namespace
 from gradvet.errors import DerivativeError, first_line
 from gradvet.options import Options
@@ -149,15 +149,7 @@ class _Pipeline:
         names = [check.name for check in SLOPES] if self.request.reference is None else [REFERENCE]
         asked = any(name in settings.selection for name in names) and bool(problem.codomain.leaves)
         report = make_report(self.binding.title, context, findings, replay=command, expects_ledger=asked)
-        return replace(report, source=self._source(report, context.problem))
-
-    def _source(self, report: Report, problem: Problem) -> SourceCode | None:
-        """The code of the only custom derivative if it failed, otherwise the code of the function."""
-        rules = problem.rules.custom() if report.failures else []
-        failing = {finding.check for finding in report.failures}
-        method = "jvp" if "forward" in failing and "reverse" not in failing else "backward"
-        own = getattr(rules[0], method) if len(rules) == 1 and hasattr(rules[0], method) else None
-        return (source_of(own) if own else None) or source_of(self.request.func)
+        return replace(report, source=code_behind(report, context.problem, self.request.func))
 
     @property
     def _is_thorough(self) -> bool:

@@ -26,9 +26,9 @@ from gradvet.compat.messages import message
 from gradvet.core.context import Context
 from gradvet.core.events import fresh_seed, has_listeners, one_at_a_time, publish
 from gradvet.core.problem import Problem
-from gradvet.core.provenance import environment, source_of, title_of
+from gradvet.core.provenance import environment, title_of
 from gradvet.core.results import Finding, Report, Verdict
-from gradvet.core.runner import CheckFunction, make_report, run_until_failure
+from gradvet.core.runner import CheckFunction, code_behind, make_report, run_until_failure
 from gradvet.core.vectors import Array
 from gradvet.errors import OutputsChangedError
 from gradvet.frontends.torch import add_sparse_note, semantics, with_other_semantics_tried
@@ -148,7 +148,8 @@ def gradcheck(
                 "", *_examine(func, arguments, replace(options, masked=masked), catalogue)
             ),
         )
-    report = publish(replace(report, seconds=seconds, source=source_of(func), environment=environment()))
+    source = code_behind(report, context.problem, func)
+    report = publish(replace(report, seconds=seconds, source=source, environment=environment()))
     if failure is None:
         return True
     if not raise_exception:

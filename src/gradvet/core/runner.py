@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 from gradvet.core.context import Context
 from gradvet.core.ledger import Cost
-from gradvet.core.results import Finding, LedgerRow, Report, Verdict
+from gradvet.core.problem import Problem
+from gradvet.core.provenance import source_of
+from gradvet.core.results import Finding, LedgerRow, Report, SourceCode, Verdict
 from gradvet.core.vectors import all_finite, namespace
 from gradvet.errors import DerivativeError, InvalidProblemError, first_line, raise_interruption
 
@@ -101,6 +104,15 @@ def make_report(
         ledger=ledger,
         expects_ledger=expects_ledger,
     )
+
+
+def code_behind(report: Report, problem: Problem, func: Callable[..., Any]) -> SourceCode | None:
+    """The code of the only custom derivative if it failed, otherwise the code of the function."""
+    rules = problem.rules.custom() if report.failures else []
+    failing = {finding.check for finding in report.failures}
+    method = "jvp" if "forward" in failing and "reverse" not in failing else "backward"
+    own = getattr(rules[0], method) if len(rules) == 1 and hasattr(rules[0], method) else None
+    return (source_of(own) if own else None) or source_of(func)
 
 
 def _of_no_finding(row: LedgerRow) -> tuple[str, ...]:
