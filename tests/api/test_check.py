@@ -772,3 +772,27 @@ def test_second_derivatives_that_were_asked_for_and_do_not_exist_are_no_pass() -
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "Pass order=1" in str(report)
     assert gradvet.check(torch.sin, x, order=2, seed=1).verdict is Verdict.PASS
+
+
+def test_function_without_a_backward_pass_is_told_to_write_one() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return 2 * x
+
+    report = gradvet.check(Twice, inputs(2, 3), seed=1)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "Write the derivative that is missing" in str(report)
+    assert "says nothing about the gradient" not in str(report)
+
+
+def test_empty_input_in_low_precision_has_no_note_on_precision() -> None:
+    report = gradvet.check(torch.sin, torch.zeros(0, 3), seed=1)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert not report.notes
+
+
+def test_advice_of_the_library_names_no_option_of_the_command_line() -> None:
+    report = gradvet.check(torch.log, torch.tensor([-1.0, 2.0, 3.0], dtype=DOUBLE), seed=1)
+    assert "finite and smooth." in str(report)
+    assert "--domain" not in str(report)

@@ -183,7 +183,7 @@ def test_errors_about_inputs_have_the_words_of_the_command_line(
 def test_outputs_that_are_not_finite_suggest_a_domain(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     (folder / "far.py").write_text("def far(x):\n    return (x - 1000).log()\n")
     assert exit_code("check", "far.py::far", "--input", "3") == 3
-    assert "on the command line, --domain LOW,HIGH draws the inputs" in " ".join(capsys.readouterr().out.split())
+    assert "finite and smooth; --domain LOW,HIGH draws the inputs" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("targets", [["no_such.py::name"], ["ops.py::right", "--reference", "no_such.py::name"]])

@@ -200,7 +200,7 @@ class _Pipeline:
     def _with_wider_version(self, context: Context) -> tuple[Context, Context | None]:
         """The context, and the same in float64, else in float32, where the given precision is lower."""
         parts.release_if_large(context)
-        if context.is_double or not context.problem.codomain.leaves:
+        if context.is_double or not context.problem.domain.size or not context.problem.codomain.leaves:
             return context, None
         given = context.problem
         is_left_out = not given.rules.are_builtin and context.record.variations.compiles(

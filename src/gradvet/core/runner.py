@@ -167,12 +167,14 @@ def _named(name: str, finding: Finding) -> Finding:
 
 
 NO_DERIVATIVE = "The operators have no derivative for such inputs: this says nothing about the gradient."
+NO_CUSTOM_DERIVATIVE = "Write the derivative that is missing: there is none to check."
 
 
-def something_compared(context: Context, findings: list[Finding], advice: str = NO_DERIVATIVE) -> list[Finding]:
+def something_compared(context: Context, findings: list[Finding], advice: str = "") -> list[Finding]:
     """The findings, and one more where none of them compared anything; `advice` is for a missing derivative."""
     if not findings or any(finding.verdict is not Verdict.SKIPPED for finding in findings):
         return findings
     words = f"no derivative could be compared with the function: {findings[0].headline}"
+    advice = advice or (NO_DERIVATIVE if context.problem.rules.are_builtin else NO_CUSTOM_DERIVATIVE)
     advice = "Raise budget=: nothing was compared within it." if context.out_of_budget else advice
     return [*findings, Finding(findings[0].check, Verdict.INCONCLUSIVE, words, advice=advice)]

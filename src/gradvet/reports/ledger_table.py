@@ -23,10 +23,9 @@ LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 """Words for the verdicts that a failing finding has about single inputs and outputs."""
 
 ACCEPT = 'To accept an inconclusive result, pass inconclusive="warn" or inconclusive="ignore".'
-OTHER_POINT = (
-    "Check at a point where the function and its derivative are finite and smooth; on the command line, --domain "
-    "LOW,HIGH draws the inputs there."
-)
+OTHER_POINT = "Check at a point where the function and its derivative are finite and smooth"
+DRAWN = "; --domain LOW,HIGH draws the inputs there"
+"""What the command line adds: elsewhere inputs are not drawn."""
 MORE_TIME = "Allow more time with budget=, or check fewer inputs at a time."
 MORE_MEMORY = "Allow more bytes with budget=, or check fewer inputs at a time."
 SOME_ELEMENTS = "Give inputs with at least one element, and a function whose outputs depend on them."
@@ -120,9 +119,10 @@ def what_to_do(report: Report) -> str:
     if report.verdict is not Verdict.INCONCLUSIVE or is_advised:
         return ""
     rows = report.open_rows
+    other_point = f"{OTHER_POINT}{DRAWN if report.replay.startswith('gradvet check ') else ''}."
     if not rows:
         is_undecided = any(one.check in MODE_NAMES for one in notable_findings(report))
-        return SOME_ELEMENTS if why_not_pass(report) == [NOTHING_COMPARED] else OTHER_POINT if is_undecided else ""
+        return SOME_ELEMENTS if why_not_pass(report) == [NOTHING_COMPARED] else other_point if is_undecided else ""
     if any("time budget" in _reason(report, row) for row in rows):
         return MORE_TIME
     if any(NO_MEMORY in row.reasons for row in rows):
@@ -133,7 +133,7 @@ def what_to_do(report: Report) -> str:
         is_accepted = all(ACCEPTED in row.reasons for row in rows)
         other = "pass a smaller accuracy=" if is_accepted else "check with inputs of moderate size"
         return f"Pass resolution={enough:g} to accept what was compared, or {other}."
-    return OTHER_POINT
+    return other_point
 
 
 def unexplained_rows(report: Report) -> list[LedgerRow]:
