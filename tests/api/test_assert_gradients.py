@@ -199,6 +199,9 @@ def test_arguments_that_the_function_does_not_take_get_one_sentence() -> None:
         (gradvet.check, scaled, x),
         (gradvet.check, linear, (x, x)),
         (gradvet.blame, linear, (x, x)),
+        (gradvet.check, linear, [x]),
+        (gradvet.blame, linear, [x]),
+        (gradvet.check, lambda a: a.sin(), [x]),
     ]
     for call, function, inputs in calls:
         with pytest.raises(TypeError) as raised:
@@ -206,6 +209,21 @@ def test_arguments_that_the_function_does_not_take_get_one_sentence() -> None:
         text = str(raised.value)
         assert text.endswith(HOW_TO_PASS), text
         assert ("the list is one argument" in text) == isinstance(inputs, list)
+
+
+def test_forward_without_ctx_is_told_to_take_it() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Tensor) -> Any:  # type: ignore[override]
+            return 2 * x
+
+    with pytest.raises(TypeError, match=r"forward takes ctx first, unless the class has a setup_context$"):
+        gradvet.check(Twice, torch.ones(3, dtype=torch.float64))
+
+
+def test_error_about_another_list_keeps_its_type() -> None:
+    with pytest.raises(AttributeError, match=r"attribute 'sin'$"):
+        gradvet.check(lambda x: [x].sin(), torch.ones(3, dtype=torch.float64))
 
 
 def test_error_inside_the_function_is_not_explained() -> None:

@@ -27,6 +27,8 @@ TOLERANCES = ("atol", "rtol", "eps", "tol", "tolerance", "nondet_tol")
 
 ONE_INPUT_EACH = "pass one input for each argument, several as a tuple, and keyword arguments as kwargs={...}"
 
+CONTEXT_FIRST = "; forward takes ctx first, unless the class has a setup_context"
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -79,17 +81,18 @@ def explaining_call(request: Request) -> Iterator[None]:
     """Add what to do to the exception of a function that is called with arguments that it does not take."""
     try:
         yield
-    except TypeError as error:
-        raise _explained(error, request) from None
-
-
-def _explained(error: TypeError, request: Request) -> TypeError:
-    # `Norm.forward() missing 1 required positional argument: 'weight'`
-    name, forward = str(error).partition("(")[0].rpartition(".")[2], getattr(request.func, "forward", request.func)
-    if name not in (getattr(request.func, "__name__", ""), getattr(forward, "__name__", "")):
-        return error
-    is_list = "the list is one argument; " if isinstance(request.inputs, list) else ""
-    return InvalidArgumentError(f"{first_line(error)}: {is_list}{ONE_INPUT_EACH}")
+    except (TypeError, AttributeError) as error:
+        func, text = request.func, first_line(error)
+        # `Norm.forward() missing 1 required positional argument: 'weight'`
+        name, forward = text.partition("(")[0].rpartition(".")[2], getattr(func, "forward", func)
+        is_own = name in (getattr(func, "__name__", ""), getattr(forward, "__name__", ""))
+        # `'list' object has no attribute 'sin'`, `argument 'input' (position 1) must be Tensor, not list`
+        is_list = isinstance(request.inputs, list)
+        if not is_own and not (is_list and (text.startswith("'list' object") or text.endswith("not list"))):
+            raise
+        advice = f"the list is one argument; {ONE_INPUT_EACH}" if is_list else ONE_INPUT_EACH
+        advice += CONTEXT_FIRST if isinstance(func, type) else ""
+        raise InvalidArgumentError(f"{text}: {advice}") from (None if is_own else error)
 
 
 def surrogates_of(surrogate: Any, *, or_function: bool = False) -> dict[Any, Callable[..., Any]]:
