@@ -87,6 +87,11 @@ def training_step(net: nn.Module) -> None:
     optimiser.step()
 
 
+def test_block_that_is_printed_names_its_report() -> None:
+    with gradvet.watch() as step:
+        assert "report()" in str(step)
+
+
 def test_watch_names_a_function_in_a_training_step() -> None:
     with gradvet.watch(seed=1) as step:
         training_step(model(Wrong))

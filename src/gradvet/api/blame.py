@@ -163,6 +163,9 @@ class Watch:
             self._recorder.start()
             yield
 
+    def __repr__(self) -> str:
+        return "<gradvet.watch: after the block, report() checks what was recorded>"
+
     @one_at_a_time
     def report(self) -> BlameReport:
         """Replay and check what was recorded."""
