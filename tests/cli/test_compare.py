@@ -61,6 +61,13 @@ def test_case_that_is_gone_makes_the_new_run_incomplete(capsys: pytest.CaptureFi
     assert "gone: 1" in capsys.readouterr().out
 
 
+def test_new_case_that_passes_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    json_files.save([], "old.json")
+    json_files.save([passed("g")], "new.json")
+    assert exit_code("compare", "old.json", "new.json") == 0
+    assert "  g  pass" in capsys.readouterr().out.splitlines()
+
+
 def test_case_that_has_no_verdict_any_more_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     write("old.db", passed("f"))
     write("new.db", None)
