@@ -96,6 +96,6 @@ def _changes(old: CaseResult | None, new: CaseResult) -> Iterator[tuple[Change, 
 def _headline(result: CaseResult) -> str:
     """The verdict of a pass; otherwise the first finding with that verdict, or what the ledger leaves open."""
     if result.verdict is Verdict.PASS:
-        return result.verdict.value
+        return str(result.verdict.value)
     findings = [f"{one.check}: {one.headline}" for one in result.report.findings if one.verdict is result.verdict]
     return next(iter((*findings, *why_not_pass(result.report))), "")
