@@ -69,6 +69,11 @@ def test_report_is_shown_once_in_jupyter(shown_by_jupyter: list[Any]) -> None:
     assert shown_by_jupyter == []
 
 
+def test_notebook_shows_the_line_of_what_is_wrong() -> None:
+    assert "ops.py:17" in failed()._repr_html_()
+    assert "ops.py" not in passed()._repr_html_()
+
+
 def test_renderers_write_to_their_stream_in_jupyter(
     shown_by_jupyter: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
