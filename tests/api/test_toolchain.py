@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 
 import gradvet
 from gradvet.core.results import Report, Verdict
@@ -130,3 +131,63 @@ def test_thorough_check_has_second_order_all_points_and_a_finer_resolution() -> 
     assert "resolution=0.0001" in report.replay
     assert "points='thorough'" in report.replay
     assert "order=2" not in gradvet.check(torch.sin, inputs(3), thorough=True, order=1).replay
+
+
+# Compiled code.
+
+
+class Bent(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 3, dtype=DOUBLE), torch.nn.Linear(3, 2, dtype=DOUBLE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x)))  # type: ignore[no-any-return]
+
+
+def backend(scale: float) -> Callable[..., Any]:
+    """A backend of torch.compile that runs the graphs as they are, and multiplies all gradients."""
+
+    def backward(graph: Any, _: Any) -> Any:
+        def scaled(arguments: list[Any]) -> list[Any]:
+            return [None if g is None else scale * g for g in graph(*arguments)]
+
+        scaled._boxed_call = True  # type: ignore[attr-defined]
+        return scaled
+
+    def forward(graph: Any, _: Any) -> Any:
+        def plain(arguments: list[Any]) -> Any:
+            return graph(*arguments)
+
+        plain._boxed_call = True  # type: ignore[attr-defined]
+        return plain
+
+    return aot_autograd(fw_compiler=forward, bw_compiler=backward)  # type: ignore[no-any-return]
+
+
+COMPILED = {"a function": lambda: lambda x: torch.tanh(x) * x, "a module": Bent}
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_wrong_gradient_of_compiled_code_fails(kind: str, dtype: torch.dtype) -> None:
+    torch.compiler.reset()
+    made = COMPILED[kind]()
+    function = made.to(dtype) if isinstance(made, torch.nn.Module) else made
+    x = inputs(5, 4).to(dtype)
+    report = gradvet.check(torch.compile(function, backend=backend(2.0)), x, seed=1)
+    assert report.verdict is Verdict.FAIL
+    assert gradvet.check(torch.compile(function, backend=backend(1.0)), x, seed=1).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+def test_check_leaves_a_compiled_module_compiled(kind: str) -> None:
+    torch.compiler.reset()
+    function, x = torch.compile(COMPILED[kind](), backend="aot_eager"), inputs(5, 4).requires_grad_()
+    before = type(function(x).grad_fn).__name__
+    gradvet.gradcheck(function, (x,), check_batched_grad=True)
+    gradvet.check(function, x, seed=1)
+    assert before.startswith("CompiledFunction")
+    assert type(function(x).grad_fn).__name__ == before
+    # Another version can still be compiled.
+    assert type(function(x[:3]).grad_fn).__name__ == before

@@ -36,7 +36,7 @@ from gradvet.frontends.torch.blame.pieces import Examiner
 from gradvet.frontends.torch.blame.recording import Recorder, is_model
 from gradvet.frontends.torch.blame.replaying import record_step, torch_stops, within
 from gradvet.frontends.torch.blame.sketches import Call
-from gradvet.frontends.torch.blame.source_lines import COMPILED, compiled_as_python
+from gradvet.frontends.torch.blame.source_lines import COMPILED
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.branches import on_same_branches, on_smooth_piece
 from gradvet.frontends.torch.inputs import require_state
@@ -44,6 +44,7 @@ from gradvet.frontends.torch.layouts.sparse import is_sparse, unspecified
 from gradvet.frontends.torch.numerical_jacobian import jacobian_of
 from gradvet.frontends.torch.points import PointSource, generated_points, generated_shapes
 from gradvet.frontends.torch.preservation import PreservedState
+from gradvet.frontends.torch.private import compiled_as_python
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.second_order import second_order_problem
 from gradvet.frontends.torch.wider_version import may_round_products, rounded_as, wider_problem

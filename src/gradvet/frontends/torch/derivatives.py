@@ -119,10 +119,15 @@ def in_vmap(problem: TorchProblem) -> Iterator[None]:
 
     Tensors that custom rules keep, such as sums of grad_outputs, are removed from their containers: needed by
     `test_backward_that_keeps_statistics_passes`. torch's warning about operators without batching rule is silenced.
+    Compiled functions run as plain Python: one that torch's compiler meets in vmap is never compiled again.
     """
     passes = [getattr(rule, name, None) for rule in problem.rules.custom() for name in ("forward", "backward")]
     try:
-        with warnings.catch_warnings(), preserved_containers(*passes) if passes else NO_MODE:
+        with (
+            warnings.catch_warnings(),
+            private.compiled_as_python(),
+            preserved_containers(*passes) if passes else NO_MODE,
+        ):
             warnings.filterwarnings("ignore", message="There is a performance drop")
             yield
     except Exception as error:
@@ -273,7 +278,12 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
         return tuple(problem.call(problem.arguments_with(values)))
 
     try:
-        with warnings.catch_warnings(), torch.no_grad(), process_state.without_vmap_fallback():
+        with (
+            warnings.catch_warnings(),
+            private.compiled_as_python(),
+            torch.no_grad(),
+            process_state.without_vmap_fallback(),
+        ):
             warnings.simplefilter("ignore")
             found = torch.func.vmap(outputs)(*points)
     except Exception as error:  # the points can still be evaluated one by one

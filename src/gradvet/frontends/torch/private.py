@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -257,13 +257,35 @@ Operators = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 """Called in place of each operator that a function calls: (operator, args, kwargs) ↦ result."""
 
 
+def compiled_as_python() -> AbstractContextManager[object]:
+    """Run compiled functions as plain Python inside, whose lines and operators can be seen. Needed by
+    `test_stop_in_a_compiled_part_is_named`."""
+    is_loaded = "torch._dynamo" in sys.modules
+    return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()
+
+
 def operator_mode(handle: Operators) -> AbstractContextManager[Any] | None:
-    """A context in which every operator below autograd goes through `handle`; None if there is no way to do that."""
+    """A context in which every operator below autograd goes through `handle`; None if there is no way to do that.
+
+    Compiled functions run as plain Python inside: one that torch's compiler meets in such a mode is never compiled
+    again. Needed by `test_check_leaves_a_compiled_module_compiled`.
+    """
     if PUBLIC_ONLY:
         return None
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):
+        def __enter__(self) -> Any:
+            self._stance = compiled_as_python()
+            self._stance.__enter__()
+            return super().__enter__()  # type: ignore[no-untyped-call]
+
+        def __exit__(self, *raised: Any) -> Any:
+            try:
+                return super().__exit__(*raised)  # type: ignore[no-untyped-call]
+            finally:
+                self._stance.__exit__(*raised)
+
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             # Otherwise the first operator loads the compiler (seconds).

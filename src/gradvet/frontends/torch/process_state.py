@@ -304,13 +304,25 @@ def _set_tf32(state: tuple[bool, str] | None) -> None:
         torch.set_float32_matmul_precision(state[1])
 
 
+def _recompile_limit() -> int | None:
+    """The number of versions above which torch runs a compiled function as Python; None without a compiler."""
+    return _found(sys.modules.get("torch._dynamo.config"), "recompile_limit")  # type: ignore[no-any-return]
+
+
+def _set_recompile_limit(limit: int | None) -> None:
+    if None not in (limit, _recompile_limit()):
+        setattr(sys.modules["torch._dynamo.config"], "recompile_limit", limit)  # noqa: B010
+
+
 def use_standard_settings() -> None:
     """The settings of a check, whatever surrounds it: gradients are recorded, and TF32 is off.
 
-    TF32 rounds torch's own products of float32 numbers to ten bits.
+    TF32 rounds torch's own products of float32 numbers to ten bits. A compiled function may have 256 versions, such as
+    those with and without grad mode: needed by `test_wrong_gradient_of_compiled_code_fails`.
     """
     torch.set_grad_enabled(True)
     _set_tf32((False, "highest"))
+    _set_recompile_limit(256)
 
 
 SETTINGS: Settings = {
@@ -333,8 +345,8 @@ SETTINGS: Settings = {
 }
 """How each setting that every check restores is read and written."""
 
-SEARCH_SETTINGS: Settings = {**SETTINGS, **PATCHED_METHODS}
-"""Those and the methods of torch that the search for a line replaces, which the drop-in functions never do."""
+SEARCH_SETTINGS: Settings = {**SETTINGS, _recompile_limit: _set_recompile_limit, **PATCHED_METHODS}
+"""Those, the limit on compiled versions, and the methods of torch that the search for a line replaces."""
 
 
 class ProcessState:

@@ -28,9 +28,10 @@ from gradvet.frontends.torch.blame.pieces import HAZARD, RIGHT_HERE, SURROGATE, 
 from gradvet.frontends.torch.blame.recording import Recorder, is_below, scripted_paths
 from gradvet.frontends.torch.blame.replaying import run
 from gradvet.frontends.torch.blame.sketches import Call
-from gradvet.frontends.torch.blame.source_lines import compiled_as_python, line_writing
+from gradvet.frontends.torch.blame.source_lines import line_writing
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import PreservedState
+from gradvet.frontends.torch.private import compiled_as_python
 
 SCRIPTED = "{} is scripted: nothing in it can be checked alone (pass the model before torch.jit.script or trace)"
 

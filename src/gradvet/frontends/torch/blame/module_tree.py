@@ -20,13 +20,13 @@ from gradvet.frontends.torch.blame.source_lines import (
     NUMBERS,
     Candidate,
     Key,
-    compiled_as_python,
     has_own_code,
     persistent_hooks,
     without,
 )
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import PreservedState, reachable_objects
+from gradvet.frontends.torch.private import compiled_as_python
 
 TORCH_STOPS = "what torch's own code stops deliberately is held constant"
 

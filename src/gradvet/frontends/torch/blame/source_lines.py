@@ -10,11 +10,10 @@ import inspect
 import itertools
 import linecache
 import re
-import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -216,13 +215,6 @@ def _owner(frame: FrameType) -> nn.Module | None:
     found = [vars(base)[code.co_name] for base in type(owner).__mro__ if code.co_name in vars(base)]
     codes = [getattr(inspect.unwrap(getattr(one, "fget", one)), "__code__", None) for one in found]
     return owner if code in codes else None
-
-
-def compiled_as_python() -> AbstractContextManager[object]:
-    """Run compiled functions as plain Python inside, whose lines can be seen. Needed by
-    `test_stop_in_a_compiled_part_is_named`."""
-    is_loaded = "torch._dynamo" in sys.modules
-    return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()
 
 
 def line_writing(cls: type, attribute: str) -> CodeLine | None:
