@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
 from numbers import Integral, Real
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn
 
 from gradvet.checks import CHECK_NAMES, COMPILE, HIGHER_ORDER, REFERENCE, SECOND_ORDER
+from gradvet.core.events import P, R
 from gradvet.core.frontend import Request, is_strategy
 from gradvet.core.provenance import title_of
 from gradvet.errors import InvalidArgumentError, InvalidProblemError, first_line
@@ -29,17 +30,14 @@ ONE_INPUT_EACH = "pass one input for each argument, several as a tuple, and keyw
 
 CONTEXT_FIRST = "; forward takes ctx first, unless the class has a setup_context"
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_TAKEN: dict[str, list[str]] = {}
-"""The arguments of each function of gradvet that explains wrong ones."""
+ARGUMENTS_ELSEWHERE = {"inconclusive": "assert_gradients", "msg": "assert_gradients", "loss": "blame"}
+"""Arguments that one function of gradvet has alone, and that function."""
 
 
 def explaining_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """The function, with a sentence in place of Python's message where it is called with arguments it does not take."""
     name = f"gradvet.{function.__name__}"
-    known = _TAKEN[name] = list(signature(function).parameters)
+    known = list(signature(function).parameters)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -61,8 +59,8 @@ def _instead(given: str, known: list[str], checked: tuple[Any, ...]) -> str:
         return f"; {how}"
     if given in TOLERANCES:
         return ": it compares with the error bar that it measures; gradvet.gradcheck has torch's tolerances"
-    if others := [name for name, taken in _TAKEN.items() if given in taken]:
-        return f"; {' and '.join(others)} {'has' if len(others) == 1 else 'have'} it"
+    if given in ARGUMENTS_ELSEWHERE:
+        return f"; gradvet.{ARGUMENTS_ELSEWHERE[given]} has it"
     if close := difflib.get_close_matches(given, known, 1):
         return f"; did you mean {close[0]}?"
     return f"; it has {', '.join(known)}; {how}"

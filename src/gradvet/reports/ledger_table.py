@@ -24,7 +24,7 @@ LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 
 ACCEPT = 'To accept an inconclusive result, pass inconclusive="warn" or inconclusive="ignore".'
 OTHER_POINT = "Check at a point where the function and its derivative are finite and smooth"
-DRAWN = "; --domain LOW,HIGH draws the inputs there"
+DRAWN_INPUTS_ADVICE = "; --domain LOW,HIGH draws the inputs there"
 """What the command line adds: elsewhere inputs are not drawn."""
 MORE_TIME = "Allow more time with budget=, or check fewer inputs at a time."
 MORE_MEMORY = "Allow more bytes with budget=, or check fewer inputs at a time."
@@ -119,7 +119,7 @@ def what_to_do(report: Report) -> str:
     if report.verdict is not Verdict.INCONCLUSIVE or is_advised:
         return ""
     rows = report.open_rows
-    other_point = f"{OTHER_POINT}{DRAWN if report.replay.startswith('gradvet check ') else ''}."
+    other_point = f"{OTHER_POINT}{DRAWN_INPUTS_ADVICE if report.replay.startswith('gradvet check ') else ''}."
     if not rows:
         is_undecided = any(one.check in MODE_NAMES for one in notable_findings(report))
         return SOME_ELEMENTS if why_not_pass(report) == [NOTHING_COMPARED] else other_point if is_undecided else ""

@@ -275,16 +275,20 @@ def operator_mode(handle: Operators) -> AbstractContextManager[Any] | None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self._stances: list[AbstractContextManager[object]] = []  # one for each time that the mode is open
+
         def __enter__(self) -> Any:
-            self._stance = compiled_as_python()
-            self._stance.__enter__()
+            self._stances.append(compiled_as_python())
+            self._stances[-1].__enter__()
             return super().__enter__()  # type: ignore[no-untyped-call]
 
         def __exit__(self, *raised: Any) -> Any:
             try:
                 return super().__exit__(*raised)  # type: ignore[no-untyped-call]
             finally:
-                self._stance.__exit__(*raised)
+                self._stances.pop().__exit__(*raised)
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
@@ -294,7 +298,7 @@ def operator_mode(handle: Operators) -> AbstractContextManager[Any] | None:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return handle(func, args, kwargs or {})
 
-    return Mode()  # type: ignore[no-untyped-call]
+    return Mode()
 
 
 def largest_over_operators(call: Callable[[], object], measure: Callable[[Sequence[Any], Any], float]) -> float:
