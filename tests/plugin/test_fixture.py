@@ -100,8 +100,8 @@ def test_traceback_leaves_out_gradvets_frames(pytester: pytest.Pytester, suite: 
     pytester.makepyfile(test_op=WRONG + suite)
     result = pytester.runpytest_inprocess()
     result.stdout.fnmatch_lines([">*grad*(*", line])
-    for part in ("gradvet/api/", "gradvet/compat/", "gradvet/frontends/", "contextlib.py"):
-        result.stdout.no_fnmatch_line(f"*{part}*")
+    for part in ("api", "compat", "frontends"):
+        result.stdout.no_fnmatch_line(f"*gradvet/{part}/*")
 
 
 UNITTEST = """
@@ -115,9 +115,11 @@ UNITTEST = """
 
 def test_traceback_of_unittest_leaves_out_gradvets_frames(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_op=WRONG + UNITTEST)
-    result = pytester.runpytest_subprocess()  # in this process another test may have hidden them
+    # In this process another test may have hidden them, or left an exception that all later ones are shown with.
+    result = pytester.runpytest_subprocess()
     result.stdout.fnmatch_lines(["E * at least one input tensor to require gradient*"])
-    result.stdout.no_fnmatch_line("*gradvet/compat/*")
+    for part in ("gradvet/compat/", "contextlib.py"):
+        result.stdout.no_fnmatch_line(f"*{part}*")
 
 
 def test_traceback_of_a_mistake_inside_gradvet_has_its_frames(

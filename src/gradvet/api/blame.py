@@ -159,7 +159,7 @@ class Watch:
     def _recording(self) -> Generator[None]:
         """Record until it is closed."""
         # Twice: the first restoration may be interrupted.
-        with one_at_a_time, compiled_as_python(), self._recorder, self._recorder:
+        with one_at_a_time, (plain := compiled_as_python()), plain, self._recorder, self._recorder:
             self._recorder.start()
             yield
 

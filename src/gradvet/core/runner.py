@@ -135,6 +135,12 @@ def _with_cause(context: Context, row: LedgerRow) -> LedgerRow:
     return replace(row, reasons=tuple(dict.fromkeys((cause, *row.reasons))))
 
 
+def undecided_because(report: Report, reason: str) -> Report:
+    """The report with this reason in all rows of its ledger that are not complete."""
+    rows = tuple(row if row.is_complete else replace(row, reasons=(reason,)) for row in report.ledger)
+    return replace(report, ledger=rows)
+
+
 def joined(reports: Mapping[str, Report], asked: Iterable[str]) -> Report:
     """One report of those about the same function in several dtypes, by name of the dtype; `asked` has all names."""
     first = next(iter(reports.values()))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from gradvet.core.context import Context
 from gradvet.core.frontend import Frontend, Point, Request
 from gradvet.core.results import Finding, Report, Verdict
+from gradvet.core.runner import undecided_because
 from gradvet.errors import InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch import private, user_reference
 from gradvet.frontends.torch.arguments import map_tensors, nested_tensors, require_output
@@ -182,14 +183,12 @@ def with_other_semantics_tried(
         advice=sentence if passes else f"{shown.advice} {sentence}".lstrip(),
         facts={**shown.facts, "masked": masked, "passes otherwise": passes},
     )
-    ledger = report.ledger
     if not report.failures:
         # Unspecified elements are equal, which the comparison takes for a kink that may explain a difference.
         undecided_in = f"undecided in {used} semantics"
         explained = replace(explained, headline=undecided_in)
-        ledger = tuple(row if row.is_complete else replace(row, reasons=(undecided_in,)) for row in ledger)
-    findings = tuple(explained if finding is shown else finding for finding in report.findings)
-    return replace(report, findings=findings, ledger=ledger)
+        report = undecided_because(report, undecided_in)
+    return replace(report, findings=tuple(explained if finding is shown else finding for finding in report.findings))
 
 
 def add_sparse_note(error: Exception, arguments: Sequence[Any], masked: bool) -> None:

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -257,11 +257,31 @@ Operators = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 """Called in place of each operator that a function calls: (operator, args, kwargs) ↦ result."""
 
 
-def compiled_as_python() -> AbstractContextManager[object]:
-    """Run compiled functions as plain Python inside, whose lines and operators can be seen. Needed by
-    `test_stop_in_a_compiled_part_is_named`."""
-    is_loaded = "torch._dynamo" in sys.modules
-    return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()
+def compiler_stance() -> Any:
+    """Whether compiled functions run compiled, as torch keeps it; None without a compiler."""
+    return _found(sys.modules.get("torch._dynamo.eval_frame"), "_stance")
+
+
+def set_compiler_stance(stance: Any) -> None:
+    if None not in (stance, compiler_stance()):
+        sys.modules["torch._dynamo.eval_frame"]._set_stance(stance)
+
+
+class compiled_as_python:  # noqa: N801
+    """Runs compiled functions as plain Python inside, whose lines and operators can be seen.
+
+    It may be entered twice, as `PreservedState` is. Needed by `test_stop_in_a_compiled_part_is_named`.
+    """
+
+    def __init__(self) -> None:
+        self._stance = compiler_stance()
+
+    def __enter__(self) -> None:
+        if self._stance is not None:
+            torch.compiler.set_stance("force_eager")
+
+    def __exit__(self, *raised: object) -> None:
+        set_compiler_stance(self._stance)
 
 
 def operator_mode(handle: Operators) -> AbstractContextManager[Any] | None:
@@ -277,7 +297,7 @@ def operator_mode(handle: Operators) -> AbstractContextManager[Any] | None:
     class Mode(TorchDispatchMode):
         def __init__(self) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
-            self._stances: list[AbstractContextManager[object]] = []  # one for each time that the mode is open
+            self._stances: list[compiled_as_python] = []  # one for each time that the mode is open
 
         def __enter__(self) -> Any:
             self._stances.append(compiled_as_python())

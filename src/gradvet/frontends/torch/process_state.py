@@ -23,7 +23,7 @@ import torch.utils._python_dispatch as dispatch
 from torch.backends import cudnn
 
 from gradvet.frontends.torch.double_precision import AUTOCAST_DEVICES
-from gradvet.frontends.torch.private import PUBLIC_ONLY, _found
+from gradvet.frontends.torch.private import PUBLIC_ONLY, _found, compiler_stance, set_compiler_stance
 from gradvet.frontends.torch.random_state import RandomState
 
 Settings = dict[Callable[[], Any], Callable[[Any], object]]
@@ -305,13 +305,13 @@ def _set_tf32(state: tuple[bool, str] | None) -> None:
 
 
 def _recompile_limit() -> int | None:
-    """The number of versions above which torch runs a compiled function as Python; None without a compiler."""
+    """The number of versions of a function above which torch runs it as Python; None without a compiler."""
     return _found(sys.modules.get("torch._dynamo.config"), "recompile_limit")  # type: ignore[no-any-return]
 
 
 def _set_recompile_limit(limit: int | None) -> None:
     if None not in (limit, _recompile_limit()):
-        setattr(sys.modules["torch._dynamo.config"], "recompile_limit", limit)  # noqa: B010
+        sys.modules["torch._dynamo.config"].recompile_limit = limit  # type: ignore[attr-defined]
 
 
 def use_standard_settings() -> None:
@@ -340,6 +340,7 @@ SETTINGS: Settings = {
     function_apply: set_function_apply,
     kernels_are_direct: set_kernels_direct,
     **VMAP_FALLBACK,
+    compiler_stance: set_compiler_stance,
     sys.getprofile: sys.setprofile,
     sys.getrecursionlimit: sys.setrecursionlimit,
 }
