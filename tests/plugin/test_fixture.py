@@ -115,11 +115,9 @@ UNITTEST = """
 
 def test_traceback_of_unittest_leaves_out_gradvets_frames(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_op=WRONG + UNITTEST)
-    # In this process another test may have hidden them, or left an exception that all later ones are shown with.
-    result = pytester.runpytest_subprocess()
+    result = pytester.runpytest_subprocess()  # in this process another test may have hidden them
     result.stdout.fnmatch_lines(["E * at least one input tensor to require gradient*"])
-    for part in ("gradvet/compat/", "contextlib.py"):
-        result.stdout.no_fnmatch_line(f"*{part}*")
+    result.stdout.no_fnmatch_line("*gradvet/compat/*")
 
 
 def test_traceback_of_a_mistake_inside_gradvet_has_its_frames(

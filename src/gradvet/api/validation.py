@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from gradvet.checks import CHECK_NAMES, COMPILE, HIGHER_ORDER, REFERENCE, SECOND_ORDER
-from gradvet.core.events import P, R
 from gradvet.core.frontend import Request, is_strategy
 from gradvet.core.provenance import title_of
 from gradvet.errors import InvalidArgumentError, InvalidProblemError, first_line
@@ -29,6 +28,9 @@ TOLERANCES = ("atol", "rtol", "eps", "tol", "tolerance", "nondet_tol")
 ONE_INPUT_EACH = "pass one input for each argument, several as a tuple, and keyword arguments as kwargs={...}"
 
 CONTEXT_FIRST = "; forward takes ctx first, unless the class has a setup_context"
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 ARGUMENTS_ELSEWHERE = {"inconclusive": "assert_gradients", "msg": "assert_gradients", "loss": "blame"}
 """Arguments that one function of gradvet has alone, and that function."""

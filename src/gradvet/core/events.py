@@ -8,35 +8,21 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from contextlib import ContextDecorator, contextmanager
 
 from gradvet.core.results import Report
 
 _LOCK = threading.RLock()
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-class _OneAtATime:
+class _OneAtATime(ContextDecorator):
     """Lets one thread at a time run the functions that it decorates, and that thread run one inside another.
 
-    The lock's own methods, written in C, are used: an interruption comes before or after them. The decorator is no
-    `ContextDecorator`: pytest would show a frame of `contextlib` for each in the tracebacks of users.
+    The lock's own methods, written in C, are used: an interruption comes before or after them.
     """
 
     __enter__ = staticmethod(_LOCK.__enter__)
     __exit__ = staticmethod(_LOCK.__exit__)
-
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self:
-                return function(*args, **kwargs)
-
-        return call
 
 
 one_at_a_time = _OneAtATime()
