@@ -22,10 +22,10 @@ from gradvet.frontends.torch import (
     COMPILED,
     FRONTEND,
     Call,
+    CompiledAsPython,
     Examiner,
     Recorder,
     StopMode,
-    compiled_as_python,
     investigate,
     is_model,
     record_step,
@@ -159,7 +159,7 @@ class Watch:
     def _recording(self) -> Generator[None]:
         """Record until it is closed."""
         # Twice: the first restoration may be interrupted.
-        with one_at_a_time, (plain := compiled_as_python()), plain, self._recorder, self._recorder:
+        with one_at_a_time, (plain := CompiledAsPython()), plain, self._recorder, self._recorder:
             self._recorder.start()
             yield
 
@@ -314,7 +314,7 @@ def _searched(
     found = investigate(recorder, examiner, known)
     if not any(COMPILED in culprit.what for culprit in found.culprits):
         return found
-    with compiled_as_python():
+    with CompiledAsPython():
         record_step(recorder := Recorder(model, bytes), request, loss, all_inputs=all_inputs)
         again = investigate(recorder, examiner)
     return again if again.culprits else found

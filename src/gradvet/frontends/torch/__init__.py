@@ -45,7 +45,7 @@ from gradvet.frontends.torch.layouts.sparse import is_sparse, unspecified
 from gradvet.frontends.torch.numerical_jacobian import jacobian_of
 from gradvet.frontends.torch.points import PointSource, generated_points, generated_shapes
 from gradvet.frontends.torch.preservation import PreservedState
-from gradvet.frontends.torch.private import compiled_as_python
+from gradvet.frontends.torch.private import CompiledAsPython
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.second_order import second_order_problem
 from gradvet.frontends.torch.wider_version import may_round_products, rounded_as, wider_problem
@@ -54,11 +54,11 @@ __all__ = [
     "COMPILED",
     "FRONTEND",
     "Call",
+    "CompiledAsPython",
     "Examiner",
     "Recorder",
     "StopMode",
     "TorchFrontend",
-    "compiled_as_python",
     "investigate",
     "is_model",
     "record_step",

@@ -125,7 +125,7 @@ def in_vmap(problem: TorchProblem) -> Iterator[None]:
     try:
         with (
             warnings.catch_warnings(),
-            private.compiled_as_python(),
+            private.CompiledAsPython(),
             preserved_containers(*passes) if passes else NO_MODE,
         ):
             warnings.filterwarnings("ignore", message="There is a performance drop")
@@ -280,7 +280,7 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
     try:
         with (
             warnings.catch_warnings(),
-            private.compiled_as_python(),
+            private.CompiledAsPython(),
             torch.no_grad(),
             process_state.without_vmap_fallback(),
         ):

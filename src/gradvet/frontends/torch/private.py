@@ -267,7 +267,7 @@ def set_compiler_stance(stance: Any) -> None:
         sys.modules["torch._dynamo.eval_frame"]._set_stance(stance)
 
 
-class compiled_as_python:  # noqa: N801
+class CompiledAsPython:
     """Runs compiled functions as plain Python inside, whose lines and operators can be seen.
 
     It may be entered twice, as `PreservedState` is. Needed by `test_stop_in_a_compiled_part_is_named`.
@@ -277,11 +277,14 @@ class compiled_as_python:  # noqa: N801
         self._stance = compiler_stance()
 
     def __enter__(self) -> None:
-        if self._stance is not None:
+        if "torch._dynamo" in sys.modules:
             torch.compiler.set_stance("force_eager")
 
     def __exit__(self, *raised: object) -> None:
-        set_compiler_stance(self._stance)
+        if self._stance is not None:
+            set_compiler_stance(self._stance)
+        elif "torch._dynamo" in sys.modules:  # it was not loaded, or fallbacks are in use
+            torch.compiler.set_stance("default")
 
 
 def operator_mode(handle: Operators) -> AbstractContextManager[Any] | None:
@@ -297,10 +300,10 @@ def operator_mode(handle: Operators) -> AbstractContextManager[Any] | None:
     class Mode(TorchDispatchMode):
         def __init__(self) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
-            self._stances: list[compiled_as_python] = []  # one for each time that the mode is open
+            self._stances: list[CompiledAsPython] = []  # one for each time that the mode is open
 
         def __enter__(self) -> Any:
-            self._stances.append(compiled_as_python())
+            self._stances.append(CompiledAsPython())
             self._stances[-1].__enter__()
             return super().__enter__()  # type: ignore[no-untyped-call]
 

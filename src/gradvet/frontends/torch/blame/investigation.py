@@ -31,7 +31,7 @@ from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.source_lines import line_writing
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import PreservedState
-from gradvet.frontends.torch.private import compiled_as_python
+from gradvet.frontends.torch.private import CompiledAsPython
 
 SCRIPTED = "{} is scripted: nothing in it can be checked alone (pass the model before torch.jit.script or trace)"
 
@@ -143,7 +143,7 @@ def _differentiates(recorder: Recorder) -> bool:
     mode = StopMode()
     for call in recorder.calls:
         if call.kind == MODULE and call.path == "":
-            with suppress(Exception), PreservedState(call.target, call.tensors), compiled_as_python():
+            with suppress(Exception), PreservedState(call.target, call.tensors), CompiledAsPython():
                 run(call, mode.around)
     return mode.differentiates
 
@@ -155,7 +155,7 @@ def _find_writes(recorder: Recorder, examiner: Examiner, root: Call, answer: _An
     """
     paths = {id(module): path for path, module in recorder.model.named_modules()} if recorder.model is not None else {}
     try:
-        with PreservedState(root.target, root.tensors), compiled_as_python():
+        with PreservedState(root.target, root.tensors), CompiledAsPython():
             written = overwritten_saved_tensors(root)
             hooks = accumulation_hooks_that_change_grad(root)
             accumulates = not (written or hooks) and writes_to_grad(root, StopMode().around)  # sees through checkpoints

@@ -26,7 +26,7 @@ from gradvet.frontends.torch.blame.source_lines import (
 )
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import PreservedState, reachable_objects
-from gradvet.frontends.torch.private import compiled_as_python
+from gradvet.frontends.torch.private import CompiledAsPython
 
 TORCH_STOPS = "what torch's own code stops deliberately is held constant"
 
@@ -161,7 +161,7 @@ class ModuleTree:
     def _unsound(self, call: Call) -> list[Candidate]:
         """Operations whose own gradient is wrong. Calls function and derivative."""
         try:
-            with compiled_as_python():
+            with CompiledAsPython():
                 return unsound_operations(call)
         except Exception:  # some code does not run in such a mode
             return []
@@ -198,7 +198,7 @@ class ModuleTree:
         """
         mode = StopMode()
         try:
-            with PreservedState(call.target, call.tensors), compiled_as_python():
+            with PreservedState(call.target, call.tensors), CompiledAsPython():
                 run(call, mode.around)
         except Exception:  # some code does not run in such a mode
             mode.found.clear()
@@ -226,7 +226,7 @@ class ModuleTree:
             return self._passes(call, StopMode(released=keys, held=held).around)
 
     def _passes(self, call: Call, around: Around) -> bool:
-        with compiled_as_python():
+        with CompiledAsPython():
             piece = self.examiner.piece(call, around)
         return piece.report is not None and not piece.report.failures
 
