@@ -219,6 +219,33 @@ def tf32_attention(spoil: Spoil = unspoiled) -> Kernel:
     return opaque_function(forward, backward, spoil)
 
 
+def tf32_linear_attention(spoil: Spoil = unspoiled) -> Kernel:
+    """Linear attention of all past steps at once, with products in TF32."""
+
+    def dot(a: Tensor, b: Tensor) -> Tensor:
+        return cut_off_to_tf32(a) @ cut_off_to_tf32(b)
+
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        ctx.save_for_backward(q, k, v)
+        return dot(dot(q, k.mT).tril(), v)
+
+    def backward(ctx: Any, g: Tensor) -> Gradients:
+        q, k, v = ctx.saved_tensors
+        of_scores = dot(g, v.mT).tril()
+        return dot(of_scores, k), dot(of_scores.mT, q), dot(dot(q, k.mT).tril().mT, g)
+
+    return opaque_function(forward, backward, spoil)
+
+
+def recurrent_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same in plain torch, step by step, with elementwise products and sums."""
+    state, outputs = torch.zeros(len(q), q.shape[-1], v.shape[-1], dtype=q.dtype), []
+    for step in range(q.shape[1]):
+        state = state + k[:, step, :, None] * v[:, step, None, :]
+        outputs.append((q[:, step, :, None] * state).sum(-2))
+    return torch.stack(outputs, 1)
+
+
 def loss_with_penalty(*, forgets_penalty: bool = False) -> Kernel:
     """Cross entropy plus a hundredth of the squared log-sum-exp; backward may forget the latter."""
 

@@ -63,6 +63,31 @@ def test_wrong_kernel_with_products_in_tf32_fails(fault: str, slot: int) -> None
     assert [finding.facts["tensor"] for finding in failures] == [f"grad of input {slot}"]
 
 
+def recurrence_report(spoil: Spoil = unspoiled) -> Report:
+    generator = torch.Generator().manual_seed(0)
+    inputs = tuple(torch.randn(2, 12, 8, generator=generator) for _ in range(3))
+    kernel = emulated.tf32_linear_attention(spoil)
+    return gradvet.check(kernel, inputs, seed=0, reference=emulated.recurrent_linear_attention)
+
+
+@pytest.mark.usefixtures("multiplies_in_tf32")
+def test_reference_may_write_products_as_elementwise_ones() -> None:
+    report = recurrence_report()
+    assert report.verdict is Verdict.PASS, report
+    assert TF32_NOTE in report.notes
+
+
+@pytest.mark.usefixtures("multiplies_in_tf32")
+def test_wrong_recurrence_with_products_in_tf32_fails() -> None:
+    def lose_half_a_row(gradients: Gradients) -> Gradients:
+        assert gradients[1] is not None
+        gradients[1][0, 3, :4] = 0.0
+        return gradients
+
+    (failure,) = recurrence_report(lose_half_a_row).failures
+    assert failure.facts["tensor"] == "grad of input 1"
+
+
 @pytest.mark.usefixtures("multiplies_in_tf32")
 def test_kernel_in_full_precision_is_not_said_to_round_to_tf32() -> None:
     inputs = torch.randn(6, 10, generator=torch.Generator().manual_seed(0)), torch.rand(10) + 0.5

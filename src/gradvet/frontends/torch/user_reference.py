@@ -152,8 +152,22 @@ def cast(request: Request, dtype: Any) -> tuple[str, Request]:
     return str(kind).removeprefix("torch."), replace(given, reference=module(request.reference))
 
 
-PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "dot_product", "linear")
-"""Ends of the names of operators that multiply matrices; those of their derivatives end in `_backward`."""
+PRODUCTS = (
+    "mul",
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "addbmm",
+    "mv",
+    "addmv",
+    "dot",
+    "convolution",
+    "dot_product",
+    "linear",
+)
+"""Ends of the names of operators that multiply; those of their derivatives end in `_backward`. A reference may write a
+product of matrices as elementwise products and sums, as recurrences do."""
 
 LOST_BITS = 0x1FFF
 """The last 13 bits of a float32 number, which tensor cores do not read."""
