@@ -168,6 +168,28 @@ def test_kernel_that_rounds_one_of_its_inputs_is_checked_in_its_own_precision() 
     assert any("checked in the given one" in note for note in report.notes)
 
 
+def half_turned(sign: float = -1.0) -> Kernel:
+    """The first half of each row times a rotation in float32, the second half as it is."""
+    angle = normal(7, 4, seed=3)
+
+    def turned(x: Tensor, sign: float) -> Tensor:
+        a, b = x[..., :8:2].float(), x[..., 1:8:2].float()
+        cosine, sine = angle.cos(), sign * angle.sin()
+        pairs = torch.stack([a * cosine - b * sine, a * sine + b * cosine], -1).flatten(-2)
+        return torch.cat([pairs.to(x.dtype), x[..., 8:]], -1)
+
+    return emulated.opaque_function(lambda ctx, x: turned(x, 1.0), lambda ctx, v: (turned(v, sign),))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernel_that_rounds_only_some_outputs_is_not_checked_in_float64(dtype: torch.dtype) -> None:
+    x = normal(2, 7, 16).to(dtype)
+    report = gradvet.check(half_turned(), x, seed=0)
+    assert report.verdict is Verdict.PASS, report
+    assert "float64" not in {row.precision for row in report.ledger}
+    assert gradvet.check(half_turned(1.0), x, seed=0).verdict is Verdict.FAIL
+
+
 def test_input_that_hardly_counts_does_not_speak_against_float64() -> None:
     def forward(ctx: Any, x: Tensor, faint: Tensor) -> Tensor:
         ctx.save_for_backward(x)
