@@ -126,7 +126,7 @@ class PluginSession:
         return self.watched[-1]
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self) -> Generator[None, object, object]:
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         self.watched.clear()
         try:
             result = yield
@@ -137,7 +137,8 @@ class PluginSession:
             message = f"{report.title}: {ledger_table.headline(report)}; {UNREAD}"
             if self.is_strict:
                 raise UnreadReportError(f"{message}\n{report}", report)
-            warnings.warn(UnreadReportWarning(message), stacklevel=1)
+            line = (item.location[1] or 0) + 1
+            warnings.warn_explicit(UnreadReportWarning(message), UnreadReportWarning, str(item.path), line)
         return result
 
     def with_test_command(self, report: Report) -> Report:

@@ -244,6 +244,11 @@ def test_class_of_a_module_is_refused() -> None:
         gradvet.check(torch.nn.Linear, torch.ones(3, dtype=torch.float64))
 
 
+def test_inputs_of_another_dtype_than_the_parameters_are_explained() -> None:
+    with pytest.raises(InvalidProblemError, match=r"the parameters are float32, the inputs float64; give both one"):
+        gradvet.check(torch.nn.Linear(3, 2), POINT)
+
+
 def test_instance_of_a_function_is_refused() -> None:
     with pytest.warns(DeprecationWarning, match="should not be instantiated"):
         function = Doubled()

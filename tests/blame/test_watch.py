@@ -6,6 +6,7 @@ Tests `api/blame.py`, `frontends/torch/blame/recording.py` and `frontends/torch/
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -396,6 +397,12 @@ def test_unknown_setting_is_refused(settings: dict[str, Any], message: str) -> N
 def test_blame_of_a_function_is_refused() -> None:
     with pytest.raises(gradvet.InvalidProblemError, match=r"gradvet\.watch"):
         gradvet.blame(torch.sin, point())
+
+
+@pytest.mark.parametrize("call", [lambda cls: gradvet.blame(cls, point()), gradvet.watch])
+def test_class_of_a_module_is_refused(call: Callable[[type], object]) -> None:
+    with pytest.raises(gradvet.InvalidProblemError, match=r"^pass an instance of the module, such as Linear\(\.\.\.\)"):
+        call(torch.nn.Linear)
 
 
 class OfStrides(torch.autograd.Function):

@@ -186,6 +186,17 @@ def test_outputs_that_are_not_finite_suggest_a_domain(capsys: pytest.CaptureFixt
     assert "finite and smooth; --domain LOW,HIGH draws the inputs" in " ".join(capsys.readouterr().out.split())
 
 
+def test_case_with_inputs_of_its_own_is_not_told_to_draw_them(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "far.py").write_text(
+        "import gradvet, torch\n\n"
+        "@gradvet.case(inputs=lambda: torch.ones(3))\ndef far(x):\n    return (x - 1000).log()\n"
+    )
+    assert exit_code("check", "far.py") == 3
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "finite and smooth." in shown
+    assert "--domain" not in shown
+
+
 @pytest.mark.parametrize("targets", [["no_such.py::name"], ["ops.py::right", "--reference", "no_such.py::name"]])
 def test_missing_file_is_reported_before_torch_is_loaded(targets: list[str]) -> None:
     script = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); "

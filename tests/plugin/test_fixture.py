@@ -230,7 +230,7 @@ def test_failure_that_a_test_ignores_is_a_warning(pytester: pytest.Pytester) -> 
     pytester.makepyfile(test_op=UNREAD)
     result = pytester.runpytest_inprocess()
     result.assert_outcomes(passed=5, warnings=1)
-    result.stdout.fnmatch_lines([UNREAD_WARNING])
+    result.stdout.fnmatch_lines([f"*test_op.py:*{UNREAD_WARNING}"])
 
 
 def test_failure_warning_and_reports_arrive_from_other_processes(

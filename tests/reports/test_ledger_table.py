@@ -164,6 +164,17 @@ def test_wrong_rows_are_named_before_those_that_were_not_compared() -> None:
     ]
 
 
+def test_inputs_that_are_named_above_are_not_counted_as_more() -> None:
+    wrong = replace(FULL, input="weight")
+    forward = [replace(row, mode="forward") for row in (wrong, *many(3, FULL))]
+    lines = ledger_lines(with_rows(*many(8, FULL), wrong, *forward, report=failed()))
+    assert [(line.input, line.mode, line.verdict) for line in lines] == [
+        ("weight", "reverse", "wrong"),
+        ("8 more inputs", "reverse", "right"),
+        ("4 inputs", "forward", "right"),
+    ]
+
+
 @pytest.mark.parametrize(("count", "lines"), [(MAX_ROWS, MAX_ROWS), (MAX_ROWS + 1, 1)])
 def test_few_rows_are_shown_one_by_one(count: int, lines: int) -> None:
     assert len(ledger_lines(with_rows(*many(count, FULL)))) == lines

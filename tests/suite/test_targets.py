@@ -146,7 +146,7 @@ def test_nested_names_are_followed() -> None:
         ("../ops:first", InputSpec(((3,),)), "the target '../ops:first' was not understood"),
         ("leaving.py", InputSpec(), r"leaving\.py cannot be imported: SystemExit: 3"),
         ("torch:sin", InputSpec(), "torch:sin needs inputs: give one --input SHAPE"),
-        ("torch:no_such", InputSpec(((3,),)), "torch:no_such was not found"),
+        ("torch:no_such", InputSpec(((3,),)), "torch:no_such was not found: torch has no 'no_such'"),
         ("no_such_module:f", InputSpec(((3,),)), "the module no_such_module cannot be imported"),
         ("no_such.module:f", InputSpec(((3,),)), "No module named 'no_such'$"),
         ("math:pi", InputSpec(((3,),)), "math:pi is float, which cannot be called"),

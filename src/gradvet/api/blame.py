@@ -103,6 +103,7 @@ def blame(
     >>> blame(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()), torch.randn(4, 3)).verdict.value
     'pass'
     """
+    validation.require_no_module_class(model)
     if not is_model(model):
         raise InvalidProblemError(
             f"blame needs a torch.nn.Module, found {type(model).__name__}: use gradvet.watch for other code"
@@ -193,6 +194,7 @@ def watch(
             training_step()
         print(step.report())
     """
+    validation.require_no_module_class(model)
     if model is not None and not is_model(model):
         raise InvalidProblemError(f"watch takes a torch.nn.Module or nothing, found {type(model).__name__}")
     return Watch(model, *_examiner(order, stops, budget, seed, surrogate))

@@ -93,6 +93,20 @@ def explaining_call(request: Request) -> Iterator[None]:
         advice = f"the list is one argument; {ONE_INPUT_EACH}" if is_list else ONE_INPUT_EACH
         advice += CONTEXT_FIRST if isinstance(func, type) else ""
         raise InvalidArgumentError(f"{text}: {advice}") from (None if is_own else error)
+    except RuntimeError as error:
+        own, given = _dtypes(getattr(request.func, "parameters", tuple)()), _dtypes(request.positional)
+        if "type" not in first_line(error) or not own or not given or own == given:
+            raise
+        raise InvalidArgumentError(
+            f"{first_line(error)}: the parameters are {' and '.join(own)}, the inputs {' and '.join(given)}; give both "
+            "one dtype, such as model.double() and x.double()"
+        ) from error
+
+
+def _dtypes(values: Iterable[Any]) -> list[str]:
+    """The floating-point and complex dtypes among values."""
+    known = (str(getattr(value, "dtype", "")).rpartition(".")[2] for value in values)
+    return sorted({name for name in known if "float" in name or "complex" in name})
 
 
 def surrogates_of(surrogate: Any, *, or_function: bool = False) -> dict[Any, Callable[..., Any]]:
@@ -118,8 +132,7 @@ def request_of(
     """The function and its arguments, tested."""
     if not callable(func):
         refuse("a function, a module or an autograd.Function was expected", func)
-    if isinstance(func, type) and hasattr(func, "named_parameters"):
-        raise InvalidProblemError(f"pass an instance of the module, such as {func.__name__}(...), not its class")
+    require_no_module_class(func)
     if kwargs is not None and not isinstance(kwargs, Mapping):
         refuse("kwargs is a mapping of names to values", kwargs)
     for name in kwargs or ():
@@ -127,6 +140,12 @@ def request_of(
             refuse("the keys of kwargs are names of arguments", name)
     request = Request(func, inputs, kwargs, surrogate)
     return replace(request, argnums=_argnums(argnums, len(request.positional)))
+
+
+def require_no_module_class(func: Any) -> None:
+    """Raise for the class of a module."""
+    if isinstance(func, type) and hasattr(func, "named_parameters"):
+        raise InvalidProblemError(f"pass an instance of the module, such as {func.__name__}(...), not its class")
 
 
 def _argnums(given: Any, count: int) -> tuple[int, ...] | None:

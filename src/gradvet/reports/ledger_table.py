@@ -25,7 +25,7 @@ LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 ACCEPT = 'To accept an inconclusive result, pass inconclusive="warn" or inconclusive="ignore".'
 OTHER_POINT = "Check at a point where the function and its derivative are finite and smooth"
 DRAWN_INPUTS_ADVICE = "; --domain LOW,HIGH draws the inputs there"
-"""What the command line adds: elsewhere inputs are not drawn."""
+"""What the command line adds for a callable: the inputs of marked cases are not drawn."""
 MORE_TIME = "Allow more time with budget=, or check fewer inputs at a time."
 MORE_MEMORY = "Allow more bytes with budget=, or check fewer inputs at a time."
 SOME_ELEMENTS = "Give inputs with at least one element, and a function whose outputs depend on them."
@@ -63,10 +63,15 @@ def ledger_lines(report: Report) -> list[LedgerLine]:
     for row in rows[len(shown) :]:
         verdict = _verdict(report, row, with_number=False)
         groups.setdefault((row.precision, row.mode, verdict, is_open(row)), []).append(row)
-    noun = "more input" if worst else "input"
+    named = {row.input for row in shown}
+
+    def group_name(group: Sequence[LedgerRow]) -> str:
+        is_other = named and named.isdisjoint(row.input for row in group)  # not those above in another mode
+        return counted(len(group), "more input" if is_other else "input")
+
     return [
         *(_line([row], row.input, _verdict(report, row)) for row in shown),
-        *(_line(group, counted(len(group), noun), verdict) for (_, _, verdict, _), group in groups.items()),
+        *(_line(group, group_name(group), verdict) for (_, _, verdict, _), group in groups.items()),
         *_output_lines(report),
     ]
 
@@ -119,7 +124,7 @@ def what_to_do(report: Report) -> str:
     if report.verdict is not Verdict.INCONCLUSIVE or is_advised:
         return ""
     rows = report.open_rows
-    other_point = f"{OTHER_POINT}{DRAWN_INPUTS_ADVICE if report.replay.startswith('gradvet check ') else ''}."
+    other_point = f"{OTHER_POINT}{DRAWN_INPUTS_ADVICE if ' --input ' in report.replay else ''}."
     if not rows:
         is_undecided = any(one.check in MODE_NAMES for one in notable_findings(report))
         return SOME_ELEMENTS if why_not_pass(report) == [NOTHING_COMPARED] else other_point if is_undecided else ""

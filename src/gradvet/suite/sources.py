@@ -253,7 +253,7 @@ def _named_callable(target: str, execute: Callable[[Path], ModuleType]) -> Calla
         )
     for part in name.split("."):
         if not hasattr(value, part):
-            raise InvalidProblemError(f"{target} was not found{_suggestion(part, dir(value))}")
+            raise InvalidProblemError(f"{target} was not found: {path} has no {part!r}{_suggestion(part, dir(value))}")
         value = getattr(value, part)
     if not callable(value):
         raise InvalidProblemError(f"{target} is {type(value).__name__}, which cannot be called")
