@@ -48,7 +48,7 @@ def report(title: str, *findings: Finding, notes: tuple[str, ...] = ()) -> Repor
         resolution=2e-6,
         notes=notes,
         replay=f"gradvet.check({title}, inputs, seed=7)",
-        source=SourceCode("@staticmethod\ndef f(x):\n    return x < 0\n", "ops.py", 16),
+        source=SourceCode("ops.py", 16, "@staticmethod\ndef f(x):\n    return x < 0\n"),
         environment={"python": "3.12", "torch": "2.9"},
     )
 

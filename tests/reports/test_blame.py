@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gradvet.core.blame import FUNCTION, BlameReport, CodeLine, Culprit, Piece, Stop, TreeNode
-from gradvet.core.results import Finding, Mismatch, Report, Verdict
+from gradvet.core.blame import FUNCTION, BlameReport, Culprit, Piece, Stop, TreeNode
+from gradvet.core.results import Finding, Mismatch, Report, SourceCode, Verdict
 from gradvet.core.vectors import Location
 from gradvet.errors import GradientError
 from gradvet.reports.blame import fragment, grouped, page, text
 
-PLACE = CodeLine("rope.py", 145, "def backward(ctx, g):")
-CALLED = CodeLine("model.py", 31, "q = Rope.apply(q)")
+PLACE = SourceCode("rope.py", 145, "def backward(ctx, g):")
+CALLED = SourceCode("model.py", 31, "q = Rope.apply(q)")
 
 
 def node(path: str, verdict: Verdict, *children: TreeNode, pieces: tuple[Piece, ...] = ()) -> TreeNode:

@@ -16,7 +16,7 @@ from gradvet.core.blame import MODULE, BlameReport
 from gradvet.core.events import ShowingStages, fresh_seed, one_at_a_time
 from gradvet.core.frontend import CONSTANT_INPUTS, Request
 from gradvet.core.provenance import source_of
-from gradvet.core.results import Finding, Report, SourceCode, Verdict
+from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import (
     COMPILED,
@@ -227,7 +227,7 @@ def culprit_first(report: Report, request: Request, stops: str, budget: Budget) 
     entries = finding.mismatches if finding else ()
     first = Finding("blame", Verdict.FAIL, str(culprit), entries, facts, culprit.advice)
     if culprit.place is not None and culprit.place.code:
-        source = SourceCode(culprit.place.code, culprit.place.file, culprit.place.line)
+        source = culprit.place
     return replace(report, findings=(first, *report.findings), source=source)
 
 

@@ -6,25 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from gradvet.core.results import FORMAT, RENDERERS, Finding, Report, ShownReport, Verdict, plain_data
+from gradvet.core.results import FORMAT, RENDERERS, Finding, Report, ShownReport, SourceCode, Verdict, plain_data
 
 FUNCTION, OPERATOR, MODULE = "autograd.Function", "operator", "module"
 """Kinds of pieces."""
 
 ROOT = "the model"
 """Name of the module at the root, whose path is empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class CodeLine:
-    """A line of source code."""
-
-    file: str
-    line: int
-    code: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
 
 
 STOP_ADVICE = "If it is meant so, pass stops='constant': what is stopped counts as a constant then."
@@ -34,7 +22,7 @@ STOP_ADVICE = "If it is meant so, pass stops='constant': what is stopped counts 
 class Stop:
     """A line at which a gradient stops or is changed."""
 
-    place: CodeLine
+    place: SourceCode
     what: str
     """The event, as a sentence without its end."""
     explains: bool = False
@@ -53,9 +41,9 @@ class Piece:
     kind: str
     name: str
     verdict: Verdict
-    place: CodeLine | None = None
+    place: SourceCode | None = None
     """Where its derivative, or its forward pass, is defined."""
-    called: CodeLine | None = None
+    called: SourceCode | None = None
     """The line that made the call."""
     reason: str = ""
     """Why there is no verdict, or why a failure is accepted."""
@@ -78,11 +66,11 @@ class Culprit:
     path: str
     what: str
     """`autograd.Function Rope`, `detach`, `hook on parameter weight`."""
-    place: CodeLine | None
+    place: SourceCode | None
     cause: str
     """The diagnosis in one sentence."""
     input: str = ""
-    called: CodeLine | None = None
+    called: SourceCode | None = None
     others: tuple[str, ...] = ()
     """Paths of further calls that fail for the same line."""
     stops: tuple[Stop, ...] = ()

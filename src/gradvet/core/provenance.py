@@ -54,7 +54,7 @@ def _read(written: Any) -> SourceCode | None:
             return None  # no method tells which of them it is
         start = max((number for number in starts if code is None or number < start), default=0)
     text = _block(file, start) if 0 < start <= len(lines) else ""
-    return SourceCode(text, shown_path(file), start) if text else None
+    return SourceCode(shown_path(file), start, text) if text else None
 
 
 @functools.lru_cache(maxsize=256)

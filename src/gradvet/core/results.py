@@ -97,12 +97,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class SourceCode:
-    """The code of the function that was checked, with file and line."""
+    """A line of source code, or a function or class that begins there."""
 
-    code: str
     file: str
     line: int
     """Line at which `code` begins: that of the first decorator, if there is one."""
+    code: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
 
     @property
     def definition_line(self) -> int:

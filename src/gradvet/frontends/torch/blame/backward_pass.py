@@ -20,7 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from gradvet.core import thresholds
-from gradvet.core.blame import CodeLine
+from gradvet.core.results import SourceCode
 from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.autograd_graph import leaves_behind
 from gradvet.frontends.torch.blame import private
@@ -60,7 +60,7 @@ OTHER_DRAWS = "without preserve_rng_state it draws other random numbers when the
 class Origin:
     """The code that saves a tensor or writes to one."""
 
-    line: CodeLine | None
+    line: SourceCode | None
     """The line of a module's code; None if layers of torch run in no code of the user's."""
     owner: nn.Module | None
     layer: str
@@ -298,7 +298,7 @@ class _Origins(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.nodes: dict[Any, tuple[CodeLine | None, nn.Module | None]] = {}
+        self.nodes: dict[Any, tuple[SourceCode | None, nn.Module | None]] = {}
         self.checkpoints: dict[str, Candidate] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

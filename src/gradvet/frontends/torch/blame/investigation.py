@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
-from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, ROOT, BlameReport, CodeLine, Culprit, Piece, Stop
+from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, ROOT, BlameReport, Culprit, Piece, Stop
 from gradvet.core.provenance import environment, title_of
-from gradvet.core.results import Report, Verdict
+from gradvet.core.results import Report, SourceCode, Verdict
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.autograd_graph import leaves_behind
@@ -173,7 +173,7 @@ def _find_writes(recorder: Recorder, examiner: Examiner, root: Call, answer: _An
         answer.culprits.append(_accumulation(recorder, path, hook.place if hook else None))
 
 
-def _accumulation(recorder: Recorder, path: str, place: CodeLine | None) -> Culprit:
+def _accumulation(recorder: Recorder, path: str, place: SourceCode | None) -> Culprit:
     """The hook whose path and line are given, or the Function whose code writes to `.grad`, if there is one."""
     subject = "the backward pass" if place is None else "a hook that is registered or defined here"
     cause = f"{subject} changes .grad of a parameter beside the gradient that autograd adds"

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, CodeLine
+from gradvet.core.blame import FUNCTION, MODULE, OPERATOR
+from gradvet.core.results import SourceCode
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.arguments import ArgumentTree, nested_tensors, tensors_of, unfilled
 from gradvet.frontends.torch.blame import private
@@ -262,7 +263,7 @@ class Recorder:
                 kept.remove(call)
         self.bytes -= sum(tensor.nbytes for tensor in call.tensors if not isinstance(tensor, nn.Parameter))
 
-    def _path(self, called: CodeLine | None) -> str:
+    def _path(self, called: SourceCode | None) -> str:
         """The path of the module whose code is running, be it forward or another method; without a model, the line."""
         if self.model is None:
             return str(called or "")

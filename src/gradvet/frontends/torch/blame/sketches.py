@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.core import thresholds
-from gradvet.core.blame import CodeLine
+from gradvet.core.results import SourceCode
 from gradvet.frontends.torch.layouts.dense import separate
 from gradvet.frontends.torch.random_state import RandomState
 from gradvet.frontends.torch.state import Restore
@@ -99,8 +99,8 @@ class Call:
     path: str
     target: Any
     """The Function, the operator or the module."""
-    place: CodeLine | None
-    called: CodeLine | None
+    place: SourceCode | None
+    called: SourceCode | None
     template: Any
     """Positional and keyword arguments with slots in place of tensors."""
     tensors: list[Tensor]

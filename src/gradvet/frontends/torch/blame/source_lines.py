@@ -23,8 +23,8 @@ import torch
 from torch import nn
 from torch.utils import checkpoint
 
-from gradvet.core.blame import CodeLine
 from gradvet.core.provenance import shown_path
+from gradvet.core.results import SourceCode
 from gradvet.frontends.torch.blame import private
 from gradvet.frontends.torch.private import AFTER_ACCUMULATION, tensor_hooks
 
@@ -95,7 +95,7 @@ def _frames(frame: FrameType | None = None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def calling_line(frame: FrameType | None = None) -> CodeLine | None:
+def calling_line(frame: FrameType | None = None) -> SourceCode | None:
     """The innermost line of the user's code that is running, or that has called a frame; None if there is none.
 
     A decorator such as `@torch.no_grad()` runs in behalf of the function that it decorates.
@@ -110,7 +110,7 @@ def calling_line(frame: FrameType | None = None) -> CodeLine | None:
     return None
 
 
-def raising_line(error: BaseException) -> CodeLine | None:
+def raising_line(error: BaseException) -> SourceCode | None:
     """The innermost line of the user's code in the traceback of an exception; None if there is none.
 
     A line of an installed package counts where there is no other.
@@ -121,7 +121,7 @@ def raising_line(error: BaseException) -> CodeLine | None:
     return _line(*own[-1]) if own else None
 
 
-def line_of(frame: FrameType) -> CodeLine:
+def line_of(frame: FrameType) -> SourceCode:
     """The line that a frame runs."""
     return _line(frame.f_code.co_filename, frame.f_lineno)
 
@@ -149,7 +149,7 @@ def is_hidden(frame: FrameType) -> bool:
     return is_foreign(frame.f_globals.get("__name__")) or (file.startswith("<") and not linecache.getline(file, 1))
 
 
-def definition(function: Any) -> CodeLine | None:
+def definition(function: Any) -> SourceCode | None:
     """The line with the `def` of a function; None if its code is not Python or is foreign."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -217,7 +217,7 @@ def _owner(frame: FrameType) -> nn.Module | None:
     return owner if code in codes else None
 
 
-def line_writing(cls: type, attribute: str) -> CodeLine | None:
+def line_writing(cls: type, attribute: str) -> SourceCode | None:
     """The first line of a class or its bases that assigns to `x.attribute` or calls a method such as `add_` of it."""
     writes = re.compile(rf"\.{attribute}\.\w+_\(|^[^=(]*\.{attribute}\b[^=(]*=(?!=)")
     for base in (base for base in cls.__mro__ if not is_foreign(base.__module__)):
@@ -231,8 +231,8 @@ def line_writing(cls: type, attribute: str) -> CodeLine | None:
     return None
 
 
-def _line(file: str, number: int) -> CodeLine:
-    return CodeLine(shown_path(file), number, linecache.getline(file, number).strip())
+def _line(file: str, number: int) -> SourceCode:
+    return SourceCode(shown_path(file), number, linecache.getline(file, number).strip())
 
 
 def is_deliberate(kind: str, code: str) -> bool:
@@ -290,7 +290,7 @@ def stop_sentence(kind: str, name: str) -> str:
 class Region:
     """Code that runs in another grad mode; without a line if that is on."""
 
-    line: CodeLine | None
+    line: SourceCode | None
     code: str
     """The Python module whose code switched it."""
     owner: nn.Module | None
@@ -307,7 +307,7 @@ Key = tuple[str, str]
 class Candidate:
     """A line that may be the cause of a wrong gradient."""
 
-    place: CodeLine
+    place: SourceCode
     name: str
     what: str
     owner: nn.Module | None = None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
-from gradvet.core.blame import CodeLine
+from gradvet.core.results import SourceCode
 from gradvet.frontends.torch.arguments import map_tensors, tensors_of
 from gradvet.frontends.torch.blame import private
 from gradvet.frontends.torch.blame.source_lines import (
@@ -274,7 +274,7 @@ class StopMode(TorchFunctionMode):
             self._regions.append(Region(*code, is_call=entered is None, kind=kind))
 
     @property
-    def _region(self) -> CodeLine | None:
+    def _region(self) -> SourceCode | None:
         """The line of the context without grad mode that the call has entered."""
         return self._regions[-1].line if self._regions and not torch.is_grad_enabled() else None
 
@@ -386,7 +386,7 @@ class StopMode(TorchFunctionMode):
         return is_deliberate(kind, code or (self._regions[-1].code if kind in REGIONS else running_code()))
 
     @property
-    def _line(self) -> CodeLine | None:
+    def _line(self) -> SourceCode | None:
         """The line that stops the gradient: of the `with` statement under no_grad, of the call otherwise."""
         return self._region or calling_line()
 
