@@ -10,7 +10,7 @@ from typing import Any
 from gradvet.core.results import Report
 from gradvet.options import Budget
 from gradvet.suite import CaseResult
-from gradvet.suite.run import ExecutorSettings, Run, open_store, run_missing
+from gradvet.suite.run import Run, open_store, run_missing
 from gradvet.suite.sources import Targets
 
 HEAD = """
@@ -32,15 +32,15 @@ def write_cases(folder: Path, **bodies: str) -> str:
     return "ops.py"
 
 
-def run_of(target: str, options: Mapping[str, Any] | None = None) -> Run:
-    return Run(Targets((target,)), seed=5, options=options or {})
+def run_of(target: str, options: Mapping[str, Any] | None = None, **settings: Any) -> Run:
+    return Run(Targets((target,)), seed=5, options=options or {}, **settings)
 
 
-def run_all(target: str, settings: ExecutorSettings) -> dict[str, CaseResult]:
+def run_all(target: str, **settings: Any) -> dict[str, CaseResult]:
     """Results by the name of the function."""
-    run = run_of(target)
+    run = run_of(target, **settings)
     cases = run.source.open()
-    results = list(run_missing(run, cases, settings, open_store(run, cases)))
+    results = list(run_missing(run, cases, open_store(run, cases)))
     assert len({one.name for one in results}) == len(results)
     return {one.name.partition("::")[2]: one for one in results}
 

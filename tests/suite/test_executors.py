@@ -21,13 +21,12 @@ from gradvet.core.processes import ProcessDiedError, Status
 from gradvet.core.results import Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.suite import CaseResult
-from gradvet.suite.run import ExecutorSettings, open_store, results_of, run_missing
+from gradvet.suite.run import open_store, results_of, run_missing
 from gradvet.suite.store import Store
 from tests.reports.samples import passed
 from tests.suite.case_files import report_of, run_all, run_of, write_cases
 
 CLUSTER_CASES = 2
-IN_PROCESS = ExecutorSettings()
 
 
 @pytest.fixture(autouse=True)
@@ -141,11 +140,12 @@ def test_killed_worker_costs_no_case_and_none_counts_twice(cluster: Any, folder:
     wait = "\n    end = time.time() + 600"
     wait += "\n    while not os.path.exists('killed') and time.time() < end: time.sleep(0.01)\n    "
     bodies = {f"case{n}": (wait if n else "") + "return x.sin()" for n in range(CLUSTER_CASES)}
-    run = run_of(write_cases(folder, **bodies, crashes="os._exit(4)", broken="raise ValueError('no')"))
+    target = write_cases(folder, **bodies, crashes="os._exit(4)", broken="raise ValueError('no')")
+    run = run_of(target, cluster=cluster.scheduler_address, retries=0)
     cases = run.source.open()
     store = open_store(run, cases, "run.db")
     seen: Counter[str] = Counter()
-    for result in run_missing(run, cases, ExecutorSettings(cluster=cluster.scheduler_address, retries=0), store):
+    for result in run_missing(run, cases, store):
         if not seen:
             assert [one.status for one in Store.open("run.db").results()].count(Status.REPORTED) == 1
             os.kill(busy_worker(cluster), signal.SIGKILL)
@@ -164,11 +164,12 @@ def test_killed_worker_costs_no_case_and_none_counts_twice(cluster: Any, folder:
 def test_unreachable_cluster_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr("gradvet.suite.run.CONNECT_TIMEOUT_SECONDS", 0.5)
-    run = run_of(write_cases(folder, right="return x.sin()"))
-    cases = run.source.open()
+    target = write_cases(folder, right="return x.sin()")
     for address in ("tcp://127.0.0.1:1", "nonsense"):
+        run = run_of(target, cluster=address)
+        cases = run.source.open()
         with pytest.raises(InvalidProblemError, match=f"no Dask scheduler answers at {address}"):
-            list(run_missing(run, cases, ExecutorSettings(cluster=address), open_store(run, cases)))
+            list(run_missing(run, cases, open_store(run, cases)))
 
 
 SETTINGS = {
@@ -200,7 +201,7 @@ STATE = """import gc, signal, warnings
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_a_case_sets_does_not_reach_the_next(folder: Path, name: str) -> None:
     target = write_cases(folder, before=STATE, sets=f"{SETTINGS[name]}; raise RuntimeError('no')", after=STATE)
-    found = run_all(target, IN_PROCESS)
+    found = run_all(target)
     assert [found[one].verdict for one in ("before", "sets", "after")] == [Verdict.PASS, Verdict.ERROR, Verdict.PASS]
     assert len(set((folder / "state").read_text().splitlines())) == 1
 
@@ -230,7 +231,7 @@ def messages(found: Mapping[str, CaseResult]) -> dict[str, str]:
 
 
 def test_every_kind_of_exception_is_the_result_of_its_case(folder: Path) -> None:
-    found = run_all(write_cases(folder, **RAISING, right="return x.sin()"), IN_PROCESS)
+    found = run_all(write_cases(folder, **RAISING, right="return x.sin()"))
     assert messages(found) == MESSAGES
     assert found["skips"].report.replay == "gradvet check ops.py::skips --seed 5"
 
@@ -238,9 +239,9 @@ def test_every_kind_of_exception_is_the_result_of_its_case(folder: Path) -> None
 def test_results_of_workers_are_those_of_this_process(folder: Path) -> None:
     """One run for all that a worker must survive, because each worker imports torch."""
     bodies = {**RAISING, "right": "return x.sin() * x.exp()"}
-    here = report_of(run_all(write_cases(folder, right=bodies["right"]), IN_PROCESS)["right"])
+    here = report_of(run_all(write_cases(folder, right=bodies["right"]))["right"])
     target = write_cases(folder, **bodies, interrupts="raise KeyboardInterrupt", unlucky=DIES_ONCE)
-    found = run_all(target, ExecutorSettings(jobs=1))
+    found = run_all(target, jobs=1)
     there = report_of(found["right"])
     assert (there.findings, there.resolution) == (here.findings, here.resolution)
     unlucky, interrupts = found.pop("unlucky"), found.pop("interrupts")

@@ -8,7 +8,7 @@ import pytest
 
 from gradvet.errors import InvalidProblemError
 from gradvet.suite import CaseResult, Status
-from gradvet.suite.run import ExecutorSettings, Run, in_case_order, open_store, run_missing, stored_seed
+from gradvet.suite.run import Run, in_case_order, open_store, run_missing, stored_seed
 from gradvet.suite.store import Store
 from tests.suite.case_files import run_of, write_cases
 
@@ -24,12 +24,12 @@ def store_of(run: Run, path: Path | None = None, resume: bool = False) -> Store:
 
 
 def resume(run: Run, path: Path) -> list[CaseResult]:
-    return list(run_missing(run, run.source.open(), ExecutorSettings(), store_of(run, path, resume=True)))
+    return list(run_missing(run, run.source.open(), store_of(run, path, resume=True)))
 
 
 def test_interrupted_run_is_resumed_where_it_stopped(path: Path) -> None:
     run = run_of(write_cases(path.parent, a="return x.sin()", b="return x.cos()", c="return x.exp()"))
-    running = run_missing(run, run.source.open(), ExecutorSettings(), store_of(run, path))
+    running = run_missing(run, run.source.open(), store_of(run, path))
     next(running)
     running.close()  # type: ignore[attr-defined]
     assert len(resume(run, path)) == 2

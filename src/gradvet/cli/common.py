@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -134,12 +135,12 @@ def run_cases(
     interruption, cases without a result are passed too, as errors. With `publish`, failures are printed as soon as they
     arrive.
     """
-    from gradvet.suite.run import ExecutorSettings, in_case_order, open_store, run_missing
+    from gradvet.suite.run import in_case_order, open_store, run_missing
 
     limits = Budget(options["timeout"], options["memory"])
     isolated = isolated or options["jobs"] > 1 or limits != Budget() or options["store"] is not None
     jobs = options["jobs"] if isolated else None
-    settings = ExecutorSettings(jobs, limits, options["retries"], options["cluster"])
+    run = replace(run, jobs=jobs, limits=limits, retries=options["retries"], cluster=options["cluster"])
     used: set[str] = set()
     with (
         _sigterm_as_interrupt(),
@@ -151,7 +152,7 @@ def run_cases(
         progress_console = console if console.is_terminal else terminal.console_for(stderr=True)
 
         def new_results(advance: Advance) -> Generator[CaseResult]:
-            for result in run_missing(run, cases, settings, store):
+            for result in run_missing(run, cases, store):
                 advance(result.name, *((result.report,) if publish else ()))
                 yield result
 

@@ -1,4 +1,4 @@
-"""A run: a source of cases with one seed and one set of options, its store, and the executor on which its cases run.
+"""A run: a source of cases with one seed and one set of options, where and within which limits they run, its store.
 
 Cases run in this process, in worker processes, or on a Dask cluster. Each case yields one result. A case whose process
 died is retried, and no case is counted twice.
@@ -46,7 +46,7 @@ IDENTITY_VERSIONS = ("python", "torch", "gradvet")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Settings common to all cases of a run. Copies in other processes compare equal."""
+    """A source of cases, and the settings common to all of them. Copies in other processes compare equal."""
 
     source: Targets | Operators = field(compare=False)
     """Plain data from which any process creates the same cases. May execute files of the user."""
@@ -55,6 +55,14 @@ class Run:
     folder: str = field(default_factory=os.getcwd)
     """Working directory; relative paths of targets start here, also in other processes."""
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    jobs: int | None = None
+    """Number of worker processes; None runs cases in this process, without limits."""
+    limits: Budget = field(default_factory=Budget)
+    """Limits of one call in a worker: seconds, and resident memory of its process."""
+    retries: int = 1
+    """Further attempts after the process of a case died or exceeded a limit."""
+    cluster: str | None = None
+    """Address of a Dask scheduler."""
 
     def identity(self) -> dict[str, Any]:
         """The JSON values that must agree for results to belong to the same run."""
@@ -186,20 +194,6 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 """Time within which a Dask scheduler must answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorSettings:
-    """Where cases run, and within which limits."""
-
-    jobs: int | None = None
-    """Number of worker processes; None runs cases in this process, without limits."""
-    limits: Budget = field(default_factory=Budget)
-    """Limits of one call: seconds, and resident memory of its process."""
-    retries: int = 1
-    """Further attempts after the process of a case died or exceeded a limit."""
-    cluster: str | None = None
-    """Address of a Dask scheduler."""
-
-
 def results_of(
     executor: Executor, call: Callable[..., CaseResult], names: Sequence[str], *, max_calls: int, retries: int = 0
 ) -> Iterator[CaseResult]:
@@ -231,12 +225,12 @@ def results_of(
                 yield CaseResult.of_error(name, status, one_line(error), attempts[name])
 
 
-def run_missing(run: Run, cases: Mapping[str, Case], settings: ExecutorSettings, store: Store) -> Iterator[CaseResult]:
+def run_missing(run: Run, cases: Mapping[str, Case], store: Store) -> Iterator[CaseResult]:
     """Run the cases without a stored result. Each result is stored before it is yielded."""
     missing = store.missing()
     if not missing:
         return
-    with closing(_results(run, cases, settings, missing)) as results:
+    with closing(_results(run, cases, missing)) as results:
         for result in results:
             if result.verdict is Verdict.ERROR:
                 result = replace(result, report=replace(result.report, replay=run.replay(cases, result.name)))
@@ -244,21 +238,19 @@ def run_missing(run: Run, cases: Mapping[str, Case], settings: ExecutorSettings,
             yield result
 
 
-def _results(
-    run: Run, cases: Mapping[str, Case], settings: ExecutorSettings, names: Sequence[str]
-) -> Generator[CaseResult]:
-    """Run cases as the settings say. Closing the generator aborts the calls that still run."""
-    if settings.cluster is not None:
-        with _cluster(settings) as (executor, workers):
-            call, max_calls = partial(_run_case_on_cluster, run, settings), CALLS_PER_WORKER * workers
-            yield from results_of(executor, call, names, max_calls=max_calls, retries=settings.retries)
-    elif settings.jobs is None:
+def _results(run: Run, cases: Mapping[str, Case], names: Sequence[str]) -> Generator[CaseResult]:
+    """Run cases where the run says. Closing the generator aborts the calls that still run."""
+    if run.cluster is not None:
+        with _cluster(run.cluster) as (executor, workers):
+            call, max_calls = partial(_run_case_on_cluster, run), CALLS_PER_WORKER * workers
+            yield from results_of(executor, call, names, max_calls=max_calls, retries=run.retries)
+    elif run.jobs is None:
         yield from (run_case(run, cases, name) for name in names)
     else:
-        processes = ProcessExecutor(settings.jobs, settings.limits, _prepare_worker, (run,))
-        max_calls = CALLS_PER_WORKER * settings.jobs
+        processes = ProcessExecutor(run.jobs, run.limits, _prepare_worker, (run,))
         try:
-            yield from results_of(processes, _run_case, names, max_calls=max_calls, retries=settings.retries)
+            max_calls = CALLS_PER_WORKER * run.jobs
+            yield from results_of(processes, _run_case, names, max_calls=max_calls, retries=run.retries)
         finally:
             processes.shutdown(cancel_futures=True)
 
@@ -282,20 +274,20 @@ def _run_case(state: tuple[Run, Mapping[str, Case]], name: str) -> CaseResult:
 
 
 @contextmanager
-def _cluster(settings: ExecutorSettings) -> Iterator[tuple[Executor, int]]:
+def _cluster(address: str) -> Iterator[tuple[Executor, int]]:
     """The executor of a Dask cluster, and its number of workers."""
     try:
         from distributed import Client
     except ImportError:
         raise InvalidProblemError("--cluster needs dask.distributed: pip install 'gradvet[cluster]'") from None
     try:
-        client = Client(settings.cluster, timeout=CONNECT_TIMEOUT_SECONDS)
+        client = Client(address, timeout=CONNECT_TIMEOUT_SECONDS)
     except (OSError, ValueError) as error:
-        raise InvalidProblemError(f"no Dask scheduler answers at {settings.cluster} ({error})") from error
+        raise InvalidProblemError(f"no Dask scheduler answers at {address} ({error})") from error
     with client:
         workers = sum(client.nthreads().values())
         if not workers:
-            raise InvalidProblemError(f"the Dask cluster at {settings.cluster} has no workers: start some first")
+            raise InvalidProblemError(f"the Dask cluster at {address} has no workers: start some first")
         executor = client.get_executor(pure=False)
         try:
             yield executor, workers
@@ -303,14 +295,13 @@ def _cluster(settings: ExecutorSettings) -> Iterator[tuple[Executor, int]]:
             executor.shutdown(wait=False)
 
 
-def _run_case_on_cluster(run: Run, settings: ExecutorSettings, name: str) -> CaseResult:
+def _run_case_on_cluster(run: Run, name: str) -> CaseResult:
     """Runs on a cluster worker. The case runs in a child process, so that a crash does not end the worker."""
-    processes = _cluster_processes(run, settings)
-    (result,) = results_of(processes, _run_case, [name], max_calls=1, retries=settings.retries)
+    (result,) = results_of(_cluster_processes(run), _run_case, [name], max_calls=1, retries=run.retries)
     return result
 
 
 @lru_cache(maxsize=2)
-def _cluster_processes(run: Run, settings: ExecutorSettings) -> ProcessExecutor:
+def _cluster_processes(run: Run) -> ProcessExecutor:
     """The child processes of a run on this cluster worker. They end when the cache drops them."""
-    return ProcessExecutor(os.cpu_count() or 1, settings.limits, _prepare_worker, (run,))
+    return ProcessExecutor(os.cpu_count() or 1, run.limits, _prepare_worker, (run,))
