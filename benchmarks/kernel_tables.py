@@ -1,4 +1,4 @@
-"""Writes the results of `benchmarks.kernels` into docs/kernels.md, between the marks of each table.
+"""Writes the results of `benchmarks.kernels` into docs/measurements.md, between the marks of each table.
 
     python -m benchmarks.kernels --jobs 12 --out shipped.json
     python -m benchmarks.kernels --reference --jobs 12 --out shipped-reference.json
@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.kernel_cases import DTYPES
 
-PAGE = Path(__file__).parent.parent / "docs" / "kernels.md"
+PAGE = Path(__file__).parent.parent / "docs" / "measurements.md"
 WORDS = {"PASS": "pass", "INCONCLUSIVE": "inconclusive", "TIME": "no end", "refused": "refused"}
 """How verdicts are written in a table; FAIL stays as it is."""
 
