@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
+import multiprocessing
 import sys
 import warnings
 import zlib
@@ -42,19 +44,30 @@ Entry = dict[str, Any]
 
 def main(arguments: list[str] | None = None) -> int:
     wanted = parsed(arguments)
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    found = {}
-    for number, (name, run) in enumerate(cases(wanted)):
-        found[name] = entry_of(run)
-        if sys.stderr.isatty():
-            print(f"\r{number + 1} cases", end="", file=sys.stderr)
+    if wanted.jobs > 1:
+        with multiprocessing.get_context("spawn").Pool(wanted.jobs) as pool:
+            parts = pool.starmap(recorded, [(wanted, number) for number in range(wanted.jobs)])
+        found = {name: entry for part in parts for name, entry in part.items()}
+    else:
+        found = recorded(wanted, 0)
     if wanted.action == "write":
         wanted.path.parent.mkdir(parents=True, exist_ok=True)
         wanted.path.write_text(json.dumps(found, indent=0))
         print(f"{len(found)} cases recorded in {wanted.path}")
         return 0
     return compare(json.loads(wanted.path.read_text()), found, wanted)
+
+
+def recorded(wanted: argparse.Namespace, first: int) -> dict[str, Entry]:
+    """Every `jobs`-th case from `first` on."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    found = {}
+    for name, run in itertools.islice(cases(wanted), first, None, wanted.jobs):
+        found[name] = entry_of(run)
+        if sys.stderr.isatty():
+            print(f"\r{len(found)} cases", end="", file=sys.stderr)
+    return found
 
 
 def cases(wanted: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Report]]]:
@@ -156,6 +169,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=("write", "compare"))
     parser.add_argument("--path", type=Path, default=Path("build/record.json"))
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--every", type=int, default=3, help="one operator in so many, by a hash of its name")
     parser.add_argument(
         "--strict", choices=LAYERS, default="findings", help="exit with 1 if a layer up to this differs"
