@@ -25,7 +25,7 @@ from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.slope_test import decide_slopes
-from gradvet.core.vectors import Array, all_finite, is_zero
+from gradvet.core.vectors import Array, all_finite, is_zero, peak
 from gradvet.errors import DerivativeError, InvalidProblemError, UnsupportedError, first_line
 
 POINT_CALLS = 600
@@ -214,10 +214,12 @@ class _Search:
     @cached_property
     def _conditions(self) -> dict[str, Any]:
         """The changes of the context that all generated points have in common."""
+        context = self.context
+        steepest = peak(context.slope_of(context.first)) if self.problem.codomain.size else 0.0
         return {
             "is_generated": True,
-            "is_known_deterministic": is_zero(self.context.repeat_noise),
-            "immaterial_slope": self.problem.eps**thresholds.HALF_THE_DIGITS * self.context.steepest,
+            "is_known_deterministic": is_zero(context.repeat_noise),
+            "immaterial_slope": self.problem.eps**thresholds.HALF_THE_DIGITS * steepest,
         }
 
     def points(self) -> Iterator[Finding]:

@@ -97,7 +97,7 @@ def compared(context: Context, mode: Mode, subject: str = "", blamed: str = "") 
     elif decision.verdict is Verdict.INCONCLUSIVE:
         raised = refusal_beside(context) if decision.reason is Reason.DOMAIN else ""
         words = REASONS.get(decision.reason, decision.reason.value)
-        if decision.reason is Reason.PRECISION and context.accuracy_hides_errors:
+        if decision.reason is Reason.PRECISION and _accuracy_hides_errors(context):
             words = f"accuracy={context.options.accuracy:g} hides errors that resolution= asks for"
         elif decision.reason is Reason.PRECISION and _is_rounded_inside(context):
             words = ROUNDED_INSIDE
@@ -212,8 +212,13 @@ def _facts(decision: Decision) -> dict[str, object]:
 
 
 def _resolutions(context: Context, mode: Mode) -> dict[str, float]:
-    ledger, leaves = context.record.ledger, context.problem.domain.leaves
-    return {leaf.name: ledger.resolution(leaf.name, mode.name, context.precision) for leaf in leaves}
+    return {leaf.name: context.resolution(mode.name, leaf.name) for leaf in context.problem.domain.leaves}
+
+
+def _accuracy_hides_errors(context: Context) -> bool:
+    """Whether accuracy= hides errors of the size that resolution= asks for, in the input with the most elements."""
+    most = max(leaf.coordinates.size for leaf in context.problem.domain.leaves)
+    return context.options.accuracy * math.sqrt(most) >= context.options.resolution
 
 
 def _is_rounded_inside(context: Context) -> bool:
@@ -232,7 +237,7 @@ def _advice(context: Context, mode: Mode, decision: Decision) -> str:
     advice = ROUNDED_INSIDE_ADVICE if _is_rounded_inside(context) else advice
     if peak(context.repeat_noise) > context.eps * peak(context.problem.value):
         advice = "Make the function return the same values for the same inputs: it gives others in each call."
-    if context.accuracy_hides_errors:
+    if _accuracy_hides_errors(context):
         hides = f"accuracy={context.options.accuracy:g} hides smaller errors"
         advice = f"{hides}: pass a smaller accuracy=, or check fewer elements at once."
     seen = max(_resolutions(context, mode).values(), default=math.inf)

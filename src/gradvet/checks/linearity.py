@@ -301,7 +301,7 @@ def jvp_vjp_agree(context: Context) -> Iterator[Finding]:
         yield AGREE
         return
     scale = float(xp.sum(xp.abs(cotangent.vjp * u))) + dot(xp.abs(cotangent.v), xp.abs(jvp))
-    roundoff = thresholds.ROUNDOFFS * problem.eps * norm(cotangent.v, problem.value[: cotangent.v.shape[0]])
+    roundoff = thresholds.ROUNDOFFS * problem.eps * norm(cotangent.v, context.value)
     # Saturated outputs: both slopes are below the roundoff of numbers of size one. Needed by `certain_cross_entropy`.
     saturated = thresholds.ROUNDOFFS * problem.eps * norm(cotangent.v)
     allowed = roundoff + saturated + (thresholds.SCREEN_RTOL + context.options.accuracy) * scale

@@ -150,7 +150,7 @@ class DerivativeSample:
         if self.mode == "reverse":
             noise = natural_noise(self.context, self.vector)
         else:
-            value = xp.abs(finite_part(problem.value[: problem.codomain.size]))
+            value = xp.abs(finite_part(self.context.value))
             typical = peak(value) / max(1, value.shape[0]) ** 0.5
             # Saturated outputs, as in `natural_noise`: needed by `gelu_at_minus_nine` in float32.
             noise = problem.eps * xp.clip(value, 1.0 if typical <= thresholds.DOUBLE_EPS else typical)

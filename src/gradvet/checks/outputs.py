@@ -28,7 +28,7 @@ def values(context: Context) -> Iterator[Finding]:
     problem = context.problem
     if not problem.codomain.size:
         return
-    expected = problem.value[: problem.codomain.size]
+    expected = context.value
     found = context.problem.variants.without_grad_mode()
     if equal(found, expected):
         yield UNCHANGED
@@ -68,11 +68,7 @@ def detached(context: Context) -> Iterator[Finding]:
         yield Finding("detached", Verdict.SKIPPED, "the function could not be evaluated beside the point")
         return
     moved = change > thresholds.ROUNDOFFS * problem.eps * xp.abs(before)
-    names = [
-        leaf.name
-        for leaf, part in zip(problem.nondifferentiable.leaves, problem.nondifferentiable.slices, strict=True)
-        if bool(xp.any(moved[part]))
-    ]
+    names = [leaf.name for leaf, part in problem.nondifferentiable if bool(xp.any(moved[part]))]
     if names:
         context.record.note(f"{', '.join(names)} varies with the inputs but has no derivative: is that meant so?")
         yield Finding(

@@ -26,7 +26,7 @@ from gradvet.core.ledger import GIVEN
 from gradvet.core.reference_errors import spacing_at_zero
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.runner import CheckFunction
-from gradvet.core.vectors import Location, all_finite, namespace, pieces
+from gradvet.core.vectors import Location, all_finite, pieces
 from gradvet.errors import first_line
 
 OVERFLOWS = "the values themselves overflow in this precision"
@@ -68,13 +68,11 @@ def precision_against(
     """
 
     def precision(context: Context) -> Iterator[Finding]:
-        problem, rows = context.problem, context.problem.codomain.size
+        problem, xp = context.problem, context.xp
         if not problem.domain.size:
             yield Finding("precision", Verdict.INCONCLUSIVE, "there is no gradient to compare")
             return
-        xp = namespace(problem.value)
-        low, high = problem.value[:rows], wide.problem.value[:rows]
-        if bool(xp.any(~xp.isfinite(low) & xp.isfinite(high))):
+        if bool(xp.any(~xp.isfinite(context.value) & xp.isfinite(wide.value))):
             yield Finding("precision", Verdict.INCONCLUSIVE, OVERFLOWS)
             return
         has_range = not spacing_at_zero(context.eps) or context.problem.rules.are_builtin
@@ -96,8 +94,8 @@ def precision_against(
 
 def _is_settled(context: Context, finding: Finding) -> bool:
     """Whether the derivatives agree, and every input was compared as sharply as asked for."""
-    mode, ledger = str(finding.facts.get("mode")), context.record.ledger
-    sharpest = [ledger.resolution(leaf.name, mode, GIVEN) for leaf in context.problem.domain.leaves]
+    mode = str(finding.facts.get("mode"))
+    sharpest = [context.resolution(mode, leaf.name) for leaf in context.problem.domain.leaves]
     return finding.verdict is Verdict.PASS and max(sharpest, default=0.0) <= context.asked_resolution
 
 

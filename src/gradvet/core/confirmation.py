@@ -170,8 +170,8 @@ def _spreads(context: Context, d: Array, step: float, points: Sequence[Array]) -
     """Largest difference of the slopes around the point, and of the values there from the value at the point."""
     slopes, values = zip(*_around(context, d, step, points), strict=True)
     xp = namespace(d)
-    block, f0 = xp.stack(slopes), context.problem.value[: context.problem.codomain.size]
-    return xp.max(block, axis=0) - xp.min(block, axis=0), xp.max(xp.abs(xp.stack(values) - f0), axis=0)
+    block = xp.stack(slopes)
+    return xp.max(block, axis=0) - xp.min(block, axis=0), xp.max(xp.abs(xp.stack(values) - context.value), axis=0)
 
 
 def _slopes_of_row(context: Context, row: int, d: Array, error: float) -> list[float]:

@@ -22,6 +22,7 @@ from gradvet.core.finite_differences import (
     Scaling,
     StepSweep,
     few_steps_for,
+    middle_step,
     step_lengths,
     steps_for,
     sweep_steps,
@@ -97,6 +98,25 @@ class Context:
         """The functions of the array API standard for the vectors of the problem."""
         return namespace(self.problem.value)
 
+    @property
+    def value(self) -> Array:
+        """The differentiable outputs at the point."""
+        return self.problem.value[: self.problem.codomain.size]
+
+    # Ledger
+
+    def compared(self, mode: str, name: str, resolution: float) -> None:
+        """Enter a comparison of an input by its name."""
+        self.record.ledger.compared(name, mode, self.precision, resolution)
+
+    def left_out(self, mode: str, name: str, elements: int, reason: str) -> None:
+        """Enter that elements of an input were not compared."""
+        self.record.ledger.left_out(name, mode, self.precision, elements, reason)
+
+    def resolution(self, mode: str, name: str) -> float:
+        """The best resolution of an input so far."""
+        return self.record.ledger.resolution(name, mode, self.precision)
+
     # Precision and budget
 
     @property
@@ -113,12 +133,6 @@ class Context:
         """That of the scaling, whose lengths are vectors of the size of the inputs and not needed for it."""
         return (self.given_scaling or self.problem).eps
 
-    @property
-    def accuracy_hides_errors(self) -> bool:
-        """Whether accuracy= hides errors of the size that resolution= asks for, in the input with the most elements."""
-        most = max(leaf.coordinates.size for leaf in self.problem.domain.leaves)
-        return self.options.accuracy * math.sqrt(most) >= self.options.resolution
-
     @cached_property
     def asked_resolution(self) -> float:
         """The resolution asked for: `Options.resolution`, or a few spacings of the format if that is larger."""
@@ -127,7 +141,7 @@ class Context:
     @cached_property
     def is_double(self) -> bool:
         """Whether one small step resolves a slope."""
-        return (self.given_scaling.eps if self.given_scaling else self.problem.eps) <= thresholds.DOUBLE_EPS
+        return self.eps <= thresholds.DOUBLE_EPS
 
     @property
     def computes_in_io_dtype(self) -> bool:
@@ -199,6 +213,10 @@ class Context:
         step = thresholds.SCREEN_STEP if self.is_double else self.eps ** (1.0 / 3.0)
         return DirectionalDifference.along(self.problem, u, step)
 
+    def wide_difference(self, u: Array, part: float = 1.0) -> DirectionalDifference:
+        """The same at a step, or a part of it, at which neither roundoff nor curvature dominates."""
+        return DirectionalDifference.along(self.problem, u, part * middle_step(self.eps))
+
     def slope_of(self, difference: DirectionalDifference) -> Array:
         """The slope of every output; below double precision without its h² term."""
         return difference.odd if self.is_double else difference.extrapolated
@@ -221,11 +239,6 @@ class Context:
         steps = few_steps_for(self.eps) if few else steps_for(self.eps)
         return sweep_steps(self.problem, u, cotangents, change_of, self._further_noise, steps, self.eps)
 
-    @cached_property
-    def steepest(self) -> float:
-        """The largest slope along the first difference."""
-        return peak(self.slope_of(self.first)) if self.problem.codomain.size else 0.0
-
     # Noise
 
     @cached_property
@@ -237,15 +250,13 @@ class Context:
         again = problem.evaluate_at(problem.zeros(problem.domain.size)).values
         if equal(again, problem.value):
             return problem.zeros(rows)
-        xp = self.xp
-        gap = xp.abs(again - problem.value)[:rows]
-        return xp.where(gap > 0.0, gap, xp.zeros_like(gap))
+        gap = self.xp.abs(again - problem.value)[:rows]
+        return self.xp.where(gap > 0.0, gap, self.xp.zeros_like(gap))
 
     @cached_property
     def value_noise(self) -> Array:
         """Roundoff of each differentiable output, plus its repeat noise and what values inside add."""
-        rows = self.problem.value[: self.problem.codomain.size]
-        return self.eps * self.xp.abs(rows) + self._further_noise
+        return self.eps * self.xp.abs(self.value) + self._further_noise
 
     @property
     def _further_noise(self) -> Array:
@@ -278,8 +289,7 @@ class Context:
 
         An output whose slope is below its roundoff weighs less.
         """
-        problem, xp = self.problem, self.xp
-        value = problem.value[: problem.codomain.size]
+        problem, xp, value = self.problem, self.xp, self.value
         finite = None if all_finite(slope + value) else xp.isfinite(slope) & xp.isfinite(value)
 
         def finite_rows(array: Array) -> Array:
@@ -288,18 +298,14 @@ class Context:
         size, noise = finite_rows(xp.abs(slope)), finite_rows(self.value_noise)
         if self.is_double:  # an output weighs less where its roundoff over the step exceeds the resolution asked for
             noise = noise * (thresholds.ROUNDOFFS / (self.options.resolution * thresholds.SCREEN_STEP))
-        weight = size + noise + (self._row_floor * peak(size) or 1.0)
+        # Part of the largest slope below which slopes are roundoff, or do not count.
+        floor = self.eps**thresholds.HALF_THE_DIGITS if self.is_double else thresholds.MATERIAL_MAX
+        floor = thresholds.GENERATED_PEAK_RTOL if self.is_generated else floor
+        weight = size + noise + (floor * peak(size) or 1.0)
         even = finite_rows(1.0 / (weight / float(xp.min(weight))))  # the reciprocal of a subnormal weight is infinite
         rows = slope.shape[0]
         drawn = (problem.random(rows, Distribution.NEAR_UNIT) * even for _ in range(min(number, max(1, rows))))
         return tuple(map(self.cotangent, drawn))
-
-    @property
-    def _row_floor(self) -> float:
-        """Part of the largest slope below which slopes are roundoff, or do not count."""
-        if self.is_generated:
-            return thresholds.GENERATED_PEAK_RTOL
-        return self.eps**thresholds.HALF_THE_DIGITS if self.is_double else thresholds.MATERIAL_MAX
 
     def cotangent(self, v: Array) -> Cotangent:
         """A cotangent, rounded to the outputs' formats, with its VJP."""
@@ -321,7 +327,7 @@ class Context:
 
     # Probes of the exact checks
 
-    @cached_property
+    @property
     def random_vjp(self) -> tuple[Array, Array]:
         """A random cotangent and its VJP."""
         v, gradient = self._random_gradient

@@ -66,13 +66,12 @@ def decide_by_averages(context: Context, mode: Mode) -> Iterator[Decision]:
 
     Needed by `linear_kernel_in_float16` and `squash_every_second_lost_in_float16`.
     """
-    for number, leaf in enumerate(context.problem.domain.leaves):
+    for leaf, part in context.problem.domain:
         if not leaf.coordinates.size:
             continue
         if context.out_of_budget:
             yield Decision(Verdict.INCONCLUSIVE, Reason.BUDGET)
             return
-        part = context.problem.domain.slices[number]
         sampling, decision = _decided(context, mode, part)
         if decision.verdict is Verdict.INCONCLUSIVE and sampling.finds_boundaries:
             # A large error is blurred by the way to a boundary: needed by `loss_without_its_target_in_bfloat16`.
@@ -86,7 +85,7 @@ def decide_by_averages(context: Context, mode: Mode) -> Iterator[Decision]:
             decision = decision.weakened(Reason.NO_SIGNAL)
         if decision.verdict is Verdict.PASS:
             context.record.note(AVERAGED)
-            context.record.ledger.compared(leaf.name, mode.name, context.precision, decision.bar)
+            context.compared(mode.name, leaf.name, decision.bar)
         yield decision
         if decision.verdict is Verdict.FAIL:
             return

@@ -122,11 +122,8 @@ def _allowed(context: Context, v: Array, expected: Array) -> Array:
         return noise
     inside = inner_noise(context, v) if problem.rules.are_builtin else problem.zeros(problem.domain.size)
     parts = []
-    for number in range(len(problem.domain.leaves)):
-        part = problem.domain.slices[number]
-        relative = thresholds.SCREEN_RTOL
-        if eps > problem.eps:
-            relative = max(relative, eps**thresholds.LOW_PRECISION_POWER)
+    relative = max(thresholds.SCREEN_RTOL, eps**thresholds.LOW_PRECISION_POWER if eps > problem.eps else 0.0)
+    for part in problem.domain.slices:
         roundoff = thresholds.ROUNDOFFS * output_roundoff(context, v, part)
         parts.append(xp.full_like(size[part], max(relative * peak(size[part]), roundoff)))
     lengths = xp.where(context.lengths > 0.0, context.lengths, xp.ones_like(context.lengths))
@@ -151,13 +148,12 @@ def natural_noise(context: Context, v: Array) -> Array:
     It covers roundoff inside the function that a change of the inputs does not show, as where terms cancel exactly.
     """
     problem, xp = context.problem, namespace(v)
-    typical, unit = nonzero_rms(finite_part(v * problem.value[: v.shape[0]])), nonzero_rms(v)
+    typical, unit = nonzero_rms(finite_part(v * context.value)), nonzero_rms(v)
     noise = xp.zeros_like(context.lengths)
-    for number, leaf in enumerate(problem.domain.leaves):
+    for leaf, part in problem.domain:
         # Where many elements of an input make up few outputs, each contributes less.
         share = typical / max(1.0, leaf.coordinates.size / problem.codomain.size)
         # Saturated outputs: the values inside that cancel are of size one.
-        part = problem.domain.slices[number]
         lengths = xp.where(context.lengths[part] > 0.0, context.lengths[part], 1.0)
         noise[part] = problem.eps / lengths * (unit if share <= thresholds.DOUBLE_EPS * unit else share)
     return noise
@@ -171,20 +167,19 @@ def inner_noise(context: Context, v: Array) -> Array:
     fails for one seed in twelve without it.
     """
     problem, xp = context.problem, namespace(v)
-    unit, size = norm(v), norm(v, finite_part(problem.value[: v.shape[0]]))
+    unit, size = norm(v), norm(v, finite_part(context.value))
     noise = xp.zeros_like(context.lengths)
     if size > problem.eps**thresholds.HALF_THE_DIGITS * unit:
         return noise
     unit /= math.sqrt(max(1, int(xp.count_nonzero(v))))
-    for number, leaf in enumerate(problem.domain.leaves):
-        share = unit / max(1.0, leaf.coordinates.size / problem.codomain.size)
-        noise[problem.domain.slices[number]] = problem.eps * share
+    for leaf, part in problem.domain:
+        noise[part] = problem.eps * unit / max(1.0, leaf.coordinates.size / problem.codomain.size)
     return noise
 
 
 def output_roundoff(context: Context, v: Array, part: slice) -> float:
     """The slope that one roundoff of the outputs would be, over a step of the size of these inputs."""
-    product, lengths = finite_part(v * context.problem.value[: v.shape[0]]), context.lengths[part]
+    product, lengths = finite_part(v * context.value), context.lengths[part]
     length = rms(lengths) if lengths.shape[0] else 0.0
     return context.problem.eps * norm(product) / (length or 1.0)
 
@@ -218,9 +213,8 @@ def _response(context: Context, v: Array) -> Array:
         del tiny
         return smoothed_noise(finite_part(xp.abs(above)), problem.domain)
     above, below = (_vjp_by_multiple(context, s * tiny, v) for s in (1.0, -1.0))
-    change, domain = finite_part(xp.abs(above - below)), problem.domain
-    parts = [change[domain.slices[number]] for number in range(len(domain.leaves))]
-    return xp.concat([xp.full_like(part, peak(part)) for part in parts])
+    change = finite_part(xp.abs(above - below))
+    return xp.concat([xp.full_like(change[part], peak(change[part])) for part in problem.domain.slices])
 
 
 def _vjp_by_multiple(context: Context, displacement: Array, v: Array) -> Array:
@@ -244,13 +238,13 @@ def smoothed_noise(noise: Array, space: Space) -> Array:
     """
     xp = namespace(noise)
     smoothed = xp.zeros_like(noise)
-    for number in range(len(space.leaves)):
-        part = noise[space.slices[number]]
+    for place in space.slices:
+        part = noise[place]
         whole = part.shape[0] - part.shape[0] % NOISE_BLOCK
         blocks = xp.reshape(part[:whole], (-1, NOISE_BLOCK))
         medians = xp.sort(blocks, axis=-1)[:, (NOISE_BLOCK - 1) // 2]
         blocks = xp.reshape(xp.maximum(blocks, medians[:, None]), (-1,))
-        smoothed[space.slices[number]] = xp.clip(xp.concat([blocks, part[whole:]]), nonzero_median(part))
+        smoothed[place] = xp.clip(xp.concat([blocks, part[whole:]]), nonzero_median(part))
     return smoothed
 
 
@@ -356,7 +350,7 @@ def saturated_roundoff(context: Context, v: Array, length: float) -> float:
     `one_plus_erf_at_minus_six` and `test_constant_loss_of_a_kernel_passes`.
     """
     roundoff = context.eps * norm(v)
-    size = norm(v, context.problem.value[: v.shape[0]])
+    size = norm(v, context.value)
     if not context.is_double:
         return 0.0 if size else roundoff
     roundoff *= thresholds.ROUNDOFFS * min(1.0, length)

@@ -77,14 +77,14 @@ def enter_kinks(
     one-sided slopes. Without this, inputs with all elements at kinks count as not compared. Needed by `norm_at_zero`
     and `test_single_element_at_a_kink_passes`, which are inconclusive without it.
     """
-    domain, xp = context.problem.domain, context.xp
+    xp = context.xp
     one_sided = norm(cotangent.v, xp.abs(difference.odd) + xp.abs(difference.even))
     contributions = typical_contributions(context.problem, cotangent.vjp, difference.u)
-    kept = {leaf.name for leaf, part in zip(domain.leaves, domain.slices, strict=True) if peak(rest[part])}
+    kept = {leaf.name for leaf, part in context.problem.domain if peak(rest[part])}
     alone = {name: size or one_sided for name, size in contributions.items() if name not in kept}
     enter_resolution(context, mode, alone, bar)
     for name in alone if is_seen_nearby else ():
-        context.record.ledger.compared(name, mode.name, context.precision, context.options.resolution)
+        context.compared(mode.name, name, context.options.resolution)
 
 
 def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> tuple[Array, Entry | None]:
@@ -153,7 +153,7 @@ def _is_right_at(context: Context, mode: Mode, displacement: Array, columns: Arr
     u = xp.where(columns, context.joint_direction(), xp.zeros_like(context.lengths))
     ahead, behind = (problem.evaluate_at(displacement + sign * step * u) for sign in (1.0, -1.0))
     slope = (ahead.values - behind.values)[:rows] / (2.0 * step)
-    if not all_finite(xp.where(xp.isfinite(problem.value[:rows]), slope, xp.zeros_like(slope))):
+    if not all_finite(xp.where(xp.isfinite(context.value), slope, xp.zeros_like(slope))):
         return None
     size, v = xp.abs(finite_part(slope)), problem.random(rows, Distribution.NEAR_UNIT)
     v = xp.where(size > 0.0, v / (size + (thresholds.GENERATED_PEAK_RTOL * peak(size) or 1.0)), xp.zeros_like(v))
@@ -223,15 +223,14 @@ def _ties_violate_bounds(context: Context, mode: Mode, columns: Array, place: tu
 
 
 def _bend_of_column(context: Context, column: int) -> Array:
-    return DirectionalDifference.along(context.problem, context.column(column), middle_step(context.eps)).even
+    return context.wide_difference(context.column(column)).even
 
 
 def _most_bent_column(context: Context, u: Array, cotangent: Cotangent) -> int:
     """The element that adds most to the bend of v·f along u."""
-    step = middle_step(context.eps)
 
     def bend(start: int, stop: int) -> float:
-        return dot(cotangent.v, DirectionalDifference.along(context.problem, window(u, slice(start, stop)), step).even)
+        return dot(cotangent.v, context.wide_difference(window(u, slice(start, stop))).even)
 
     return bisect_sum(bend, u.shape[0], bend(0, u.shape[0]))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TypeVar
 
@@ -149,61 +149,44 @@ class LedgerRow:
 
 
 @dataclass
-class _Account:
-    """The comparisons of one row so far."""
-
-    elements: int
-    asked: float
-    resolution: float = math.inf
-    left_out: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass
 class Ledger:
     """Rows by input, mode and precision, in the order in which they were opened."""
 
-    _accounts: dict[tuple[str, str, str], _Account] = field(default_factory=dict)
+    _rows: dict[tuple[str, str, str], LedgerRow] = field(default_factory=dict)
+    """The comparisons so far, with an infinite resolution before the first one."""
 
     def open(self, input: str, mode: str, precision: str, elements: int, asked: float) -> bool:
         """Expect a comparison: until something is entered, the row is not compared. Returns whether the row is new."""
-        account = _Account(elements, asked)
-        return self._accounts.setdefault((input, mode, precision), account) is account
+        row = LedgerRow(input, mode, precision, elements, elements, math.inf, asked)
+        return self._rows.setdefault((input, mode, precision), row) is row
 
     def withdraw(self, input: str, mode: str, precision: str) -> None:
         """Remove a row whose comparison could not be made, because another finding says so."""
-        self._accounts.pop((input, mode, precision), None)
+        self._rows.pop((input, mode, precision), None)
 
     def compared(self, input: str, mode: str, precision: str, resolution: float) -> None:
         """A comparison would have shown a relative error of this size; the best one counts."""
-        account = self._accounts[input, mode, precision]
-        account.resolution = min(account.resolution, resolution)
+        best = min(self.resolution(input, mode, precision), resolution)
+        self._rows[input, mode, precision] = replace(self._rows[input, mode, precision], resolution=best)
 
     def left_out(self, input: str, mode: str, precision: str, elements: int, reason: str) -> None:
         """Some elements were not compared. Those of several reasons may be the same ones: the largest number counts."""
-        self._accounts[input, mode, precision].left_out[reason] = elements
+        row = self._rows[input, mode, precision]
+        reasons = tuple(dict.fromkeys((*row.reasons, reason)))
+        compared = min(row.compared, row.elements - elements)
+        self._rows[input, mode, precision] = replace(row, compared=compared, reasons=reasons)
 
     def resolution(self, input: str, mode: str, precision: str) -> float:
         """The best resolution so far; infinite where nothing was compared."""
-        account = self._accounts.get((input, mode, precision))
-        return math.inf if account is None else account.resolution
+        row = self._rows.get((input, mode, precision))
+        return math.inf if row is None or row.resolution is None else row.resolution
 
     def rows(self) -> Iterator[LedgerRow]:
         """All rows as plain data."""
-        for (input, mode, precision), account in self._accounts.items():
+        for key, row in self._rows.items():
             # An error of the size of the entry itself would not have been seen: that is no comparison.
-            known = account.resolution < 1.0
-            missing = max(account.left_out.values(), default=0) if known else account.elements
-            known = known and (missing < account.elements or not account.elements)
-            yield LedgerRow(
-                input,
-                mode,
-                precision,
-                account.elements,
-                account.elements - missing,
-                account.resolution if known else None,
-                account.asked,
-                tuple(account.left_out),
-            )
+            is_known = self.resolution(*key) < 1.0 and (row.compared or not row.elements)
+            yield row if is_known else replace(row, compared=0, resolution=None)
 
 
 @dataclass

@@ -44,9 +44,8 @@ there: the full test of a ReLU at zeros would take ten times the evaluations of 
 
 def typical_contributions(problem: Problem, w: Array, u: Array) -> dict[str, float]:
     """For each input that u moves: root mean square of the nonzero products w_j u_j, zero if all are zero."""
-    domain, found = problem.domain, nonzero_rms_by_leaf(problem.domain, w * u)
-    moved = zip(domain.leaves, domain.slices, found, strict=True)
-    return {leaf.name: typical for leaf, part, typical in moved if typical or bool((u[part] != 0.0).any())}
+    moved = zip(problem.domain, nonzero_rms_by_leaf(problem.domain, w * u), strict=True)
+    return {leaf.name: typical for (leaf, part), typical in moved if typical or bool((u[part] != 0.0).any())}
 
 
 def open_rows(context: Context, mode: Mode) -> list[str]:
@@ -55,9 +54,9 @@ def open_rows(context: Context, mode: Mode) -> list[str]:
     No step changes what is infinite, such as a mask: it is not among the elements of a row, and a note names it.
     """
     problem, xp, ledger, opened = context.problem, context.xp, context.record.ledger, []
-    value, is_finite = problem.value[: problem.codomain.size], all_finite(problem.point)
+    value, is_finite = context.value, all_finite(problem.point)
     lost = int(xp.count_nonzero(value != value))
-    for leaf, part in zip(problem.domain.leaves, problem.domain.slices, strict=True):
+    for leaf, part in problem.domain:
         row, size, unknown = (leaf.name, mode.name, context.precision), leaf.coordinates.size, 0
         if not is_finite:
             size = int(xp.count_nonzero(~xp.isinf(problem.point[part]))) or size
@@ -77,8 +76,7 @@ def enter_resolution(context: Context, mode: Mode, contributions: Mapping[str, f
         _note_constant(context, contributions)
     for name, contribution in contributions.items():
         if contribution or not bar:
-            resolution = bar / contribution if contribution else 0.0
-            context.record.ledger.compared(name, mode.name, context.precision, resolution)
+            context.compared(mode.name, name, bar / contribution if contribution else 0.0)
 
 
 def _note_constant(context: Context, names: Iterable[str]) -> None:
@@ -164,9 +162,8 @@ def screen_point(context: Context, mode: Mode) -> bool:
     """
     problem, xp = context.problem, context.xp
     rows, step = problem.codomain.size, thresholds.SCREEN_STEP
-    f0 = problem.value[:rows]
     ahead = problem.evaluate_at(step * context.joint_direction())
-    rise = ahead.values[:rows] - f0
+    rise = ahead.values[:rows] - context.value
     cotangent = context.cotangents_for(rise / step, 1)[0]
     if cotangent.nonfinite is not None:
         return False
@@ -174,7 +171,7 @@ def screen_point(context: Context, mode: Mode) -> bool:
     if residual <= allowed:
         return True
     behind = problem.evaluate_at(-ahead.displacement)
-    fall = behind.values[:rows] - f0
+    fall = behind.values[:rows] - context.value
     displacement = (ahead.displacement - behind.displacement) / (2.0 * step)
     slope, bend = (rise - fall) / (2.0 * step), (rise + fall) / (2.0 * step)
     bent = _is_bent(context, slope, bend) & (cotangent.v != 0.0)
@@ -215,7 +212,7 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
     is_on_stair = fit.has_stairs and not scale.slope and _has_own_stairs(context, u, cotangent.v)
     if is_on_stair:
         fit = replace(fit, error=fit.within_stair, has_stairs=False)
-    size = norm(cotangent.v, context.problem.value[: cotangent.v.shape[0]])
+    size = norm(cotangent.v, context.value)
     if hides_slope := is_saturated(fit, scale):
         scale = replace(scale, typical=max(size, scale.unit))
         contributions = dict.fromkeys(_not_faint(context, u, cotangent, contributions), scale.typical)
@@ -256,7 +253,7 @@ def _zero_slope_scale(context: Context, u: Array, cotangent: Cotangent, fit: Slo
         return replace(scale, typical=abs(fit.error.value))
     if scale.slope > thresholds.INTERVAL_WIDTH * derivative_jitter(context, cotangent.v, u, scale.slope):
         return scale
-    return replace(scale, slope=0.0, typical=norm(cotangent.v, context.problem.value[: cotangent.v.shape[0]]))
+    return replace(scale, slope=0.0, typical=norm(cotangent.v, context.value))
 
 
 def _not_faint(context: Context, u: Array, cotangent: Cotangent, names: Iterable[str]) -> Iterator[str]:
@@ -267,8 +264,8 @@ def _not_faint(context: Context, u: Array, cotangent: Cotangent, names: Iterable
     `test_lost_gradient_of_a_faint_input_does_not_pass`, and the other alternative by
     `test_common_shift_before_a_softmax_passes`.
     """
-    domain, v = context.problem.domain, cotangent.v
-    for leaf, part in zip(domain.leaves, domain.slices, strict=True):
+    v = cotangent.v
+    for leaf, part in context.problem.domain:
         own = window(u, part)
         claimed = norm(cotangent.vjp, own)
         if leaf.name in names and (
@@ -286,7 +283,7 @@ def rows_changing_by_roundoff(context: Context, u: Array, v: Array) -> Array | N
     `test_lost_gradient_of_values_that_vary_by_roundoff_inside_fails`.
     """
     change = first_change(context.problem, u, v)
-    hidden = (change > 0.0) & (change <= thresholds.ROUNDOFFS * context.value_noise[: change.shape[0]])
+    hidden = (change > 0.0) & (change <= thresholds.ROUNDOFFS * context.value_noise)
     return hidden if bool(context.xp.any(hidden)) else None
 
 
@@ -302,9 +299,7 @@ def _has_own_stairs(context: Context, u: Array, v: Array) -> bool:
         return False
     xp, point = context.xp, finite_part(context.problem.point)
     change = first_change(context.problem, u, v)
-    size = xp.clip(
-        xp.abs(context.problem.value[: change.shape[0]]), peak(xp.where(u != 0.0, point, xp.zeros_like(point)))
-    )
+    size = xp.clip(xp.abs(context.value), peak(xp.where(u != 0.0, point, xp.zeros_like(point))))
     return bool(xp.all((change == 0.0) | (change > thresholds.MATERIAL_MAX * size)))
 
 

@@ -20,7 +20,7 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import Estimate, fit_slope, sweep_figure
-from gradvet.core.finite_differences import Cotangent, DirectionalDifference, middle_step
+from gradvet.core.finite_differences import Cotangent, middle_step
 from gradvet.core.gradient_match import saturated_roundoff
 from gradvet.core.line_test import (
     bent_rows,
@@ -136,16 +136,14 @@ def find_wrong_entry(context: Context, mode: Mode, u: Array, v: Array) -> Entry 
     """
     if not v.shape[0]:
         return None
-    step = middle_step(context.eps)
 
-    def slope_of(u: Array) -> tuple[Array, Array]:
-        found = DirectionalDifference.along(context.problem, u, step)
+    def slope_of(u: Array, part: float = 1.0) -> tuple[Array, Array]:
+        found = context.wide_difference(u, part)
         return found.odd, found.displacement
 
     def extrapolated(u: Array) -> tuple[Array, Array]:
-        narrow = DirectionalDifference.along(context.problem, u, step / 2.0)
-        odd, displacement = slope_of(u)
-        return 2.0 * narrow.odd - odd, 2.0 * narrow.displacement - displacement
+        (narrow, moved), (odd, displacement) = slope_of(u, 0.5), slope_of(u)
+        return 2.0 * narrow - odd, 2.0 * moved - displacement
 
     def found_by(slopes: Slope) -> Entry:
         search = EntrySearch(mode, context.problem, slopes)
@@ -227,7 +225,7 @@ def _finer_lengths(context: Context, entry: Entry, size: float) -> Iterator[floa
     """
     step = middle_step(context.eps)
     if entry.derivative:
-        change = DirectionalDifference.along(context.problem, context.column(entry.column), step).odd[entry.row]
+        change = context.wide_difference(context.column(entry.column)).odd[entry.row]
         length = abs(step * float(change) / entry.derivative)
         if 0.0 < length < step * size / 2.0:
             yield length
@@ -265,12 +263,12 @@ def slope_of_column(context: Context, column: int) -> Estimate | None:
     Some of the outputs that change are fitted one by one: a sum would hide which of them has an infinite slope.
     """
     problem = context.problem
-    u, step = context.column(column), middle_step(context.eps)
-    change = DirectionalDifference.along(problem, u, step)
+    u = context.column(column)
+    change = context.wide_difference(u)
     if not float(change.displacement[column]):
         # Next to the smallest number of a format rounding takes the step away: move by the whole length.
-        u = u / step
-        change = DirectionalDifference.along(problem, u, step)
+        u = u / change.step
+        change = context.wide_difference(u)
     changed = namespace(u).nonzero((change.even != 0.0) | (change.odd != 0.0))[0]
     units = [Cotangent(unit(problem.zeros(problem.codomain.size), int(row)), u) for row in changed[:ROWS_OF_COLUMN]]
     fits = [fit_slope(step_sweep) for step_sweep in context.sweep_steps(u, units, lambda *_: 0.0)]
@@ -345,7 +343,7 @@ def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
     found: dict[str, list[Verdict]] = {leaf.name: [] for leaf in (*domain.leaves, *codomain.leaves)}
     v, joint = problem.random(codomain.size, Distribution.NEAR_UNIT), context.joint_direction()
     cotangents = [context.cotangent(window(v, rows)) for rows in codomain.slices]
-    for leaf, part in zip(domain.leaves, domain.slices, strict=True):
+    for leaf, part in domain:
         u = context.restricted(window(joint, part))
         if context.out_of_budget or not peak(u):
             continue
@@ -354,8 +352,7 @@ def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
             found[leaf.name].append(verdict)
             found[output.name].append(verdict)
         if _combined(found[leaf.name]) is Verdict.PASS:
-            resolution = max(resolution for _, resolution in pairs)
-            context.record.ledger.compared(leaf.name, mode.name, context.precision, resolution)
+            context.compared(mode.name, leaf.name, max(resolution for _, resolution in pairs))
     return {name: _combined(verdicts) for name, verdicts in found.items()}
 
 

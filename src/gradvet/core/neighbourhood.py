@@ -12,7 +12,7 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Entry
 from gradvet.core.diagnosis import ZERO, diagnose
-from gradvet.core.finite_differences import DirectionalDifference, middle_step
+from gradvet.core.finite_differences import middle_step
 from gradvet.core.localise import decide_entry
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
@@ -152,7 +152,7 @@ def _operands(problem: Problem, rows: range, columns: range) -> dict[str, Array]
     for own, places, axis in ((codomain, rows, 1), (domain, columns, 0)):
         start, lengths = _section(own, places.start).start, _lengths(own, places.start)
         for space, values in ((domain, problem.point), (codomain, problem.value)):
-            for leaf, part in zip(space.leaves, space.slices, strict=True):
+            for leaf, part in space:
                 shape, size = getattr(leaf.coordinates, "shape", ()), part.stop - part.start
                 if size > 1 and lengths[-len(shape) :] == tuple(shape) and math.prod(shape) == size:
                     xp = namespace(values)
@@ -250,10 +250,9 @@ def _in_whole_numbers(space: Space, window: range) -> tuple[range, int]:
 def _measured(context: Context, place: tuple[int, int], derivative: float) -> Entry:
     """One more entry, with the change from one step to its half and the roundoff as error bar."""
     row, column = place
-    problem, step = context.problem, middle_step(context.eps)
-    slopes = []
-    for t in (step, step / 2.0):
-        found = DirectionalDifference.along(problem, context.column(column), t)
+    problem, step, slopes = context.problem, middle_step(context.eps), []
+    for part in (1.0, 0.5):
+        found = context.wide_difference(context.column(column), part)
         slopes.append(float(found.odd[row]) / (float(found.displacement[column]) or 1.0))
     noise = 2.0 * float(context.value_noise[row]) / (step * (float(context.lengths[column]) or 1.0))
     bar = abs(slopes[1] - slopes[0]) + noise
@@ -263,10 +262,9 @@ def _measured(context: Context, place: tuple[int, int], derivative: float) -> En
 
 def _slopes(context: Context, rows: range, columns: range) -> tuple[Array, Array]:
     """Central differences of a block, and half the change of slope from one side of the point to the other."""
-    step = middle_step(context.eps)
     slopes, bends = [], []
     for column in columns:
-        found = DirectionalDifference.along(context.problem, context.column(column), step)
+        found = context.wide_difference(context.column(column))
         size = float(found.displacement[column]) or 1.0
         slopes.append(found.odd[rows.start : rows.stop] / size)
         bends.append(found.even[rows.start : rows.stop] / size)
@@ -299,7 +297,7 @@ def swapped_inputs(context: Context, mode: Mode, entry: Entry) -> str:
     def slope(leaf: int) -> float:
         u = problem.zeros(problem.domain.size)
         u[sections[leaf]] = direction
-        found = DirectionalDifference.along(problem, u, middle_step(context.eps))
+        found = context.wide_difference(u)
         return dot(v, found.odd) / (dot(found.displacement, u) / dot(u, u))
 
     def predicted(leaf: int) -> float:

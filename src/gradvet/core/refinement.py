@@ -62,8 +62,7 @@ def with_inner_roundoff(context: Context) -> tuple[Context, bool]:
     the size of the inputs, or of the largest number inside: 1 + erf(x) has a few values around -6, and ((x + c) - c)·x
     has the slope x over small steps. Needed by `square_through_1e10`, which is inconclusive without it.
     """
-    problem, xp, u = context.problem, context.xp, context.first.u
-    value = problem.value[: problem.codomain.size]
+    problem, xp, u, value = context.problem, context.xp, context.first.u, context.value
     # Their own roundoff, and that of the inputs.
     own = context.eps * (abs(value) + abs(finite_part(context.slope_of(context.first))))
     roundoff = xp.zeros_like(value)
@@ -91,7 +90,7 @@ def by_derivative(context: Context, cotangent: Cotangent | None = None) -> Conte
     Below double precision those of zeros alone: other numbers have no smaller steps. None if none is smaller.
     """
     cotangent, xp = cotangent or context.cotangents[0], context.xp
-    size = norm(cotangent.v, finite_part(context.problem.value[: cotangent.v.shape[0]]))
+    size = norm(cotangent.v, finite_part(context.value))
     claimed = xp.abs(cotangent.vjp) * context.lengths
     steep = (claimed > size) & ((context.problem.point == 0.0) | context.is_double)
     if not size or not bool(xp.any(steep)):
@@ -111,13 +110,12 @@ def one_sided_outputs(context: Context) -> Cotangent | None:
     """A random cotangent of the outputs that exist at the point and not on both sides of it; None if there are none."""
     if context.first.is_finite or not peak(context.first.u):
         return None
-    problem, slope, xp = context.problem, context.slope_of(context.first), context.xp
-    value = problem.value[: problem.codomain.size]
-    lost = xp.isfinite(value) & ~xp.isfinite(slope)
+    slope, xp = context.slope_of(context.first), context.xp
+    lost = xp.isfinite(context.value) & ~xp.isfinite(slope)
     if not bool(xp.any(lost)):
         return None
-    random = problem.random(value.shape[0], Distribution.NEAR_UNIT)
-    return context.cotangent(xp.where(lost, random, xp.zeros_like(value)))
+    random = context.problem.random(slope.shape[0], Distribution.NEAR_UNIT)
+    return context.cotangent(xp.where(lost, random, xp.zeros_like(slope)))
 
 
 def refusal_beside(context: Context) -> str:
@@ -168,8 +166,8 @@ def decide_hidden_outputs(
     yield (decision := sweep(cotangents))
     if decision.verdict is Verdict.INCONCLUSIVE:
         words = HIDDEN.format(int(xp.count_nonzero(hidden)), context.problem.codomain.size)
-        domain, size = context.problem.domain, sum(xp.abs(finite_part(cotangent.vjp)) for cotangent in cotangents)
-        for leaf, part in zip(domain.leaves, domain.slices, strict=True):
+        size = sum(xp.abs(finite_part(cotangent.vjp)) for cotangent in cotangents)
+        for leaf, part in context.problem.domain:
             if peak(size[part]) or not peak(size):
                 leave_out(leaf, leaf.coordinates.size, words)
 

@@ -68,8 +68,7 @@ class OutputProbes:
     def along(cls, context: Context, part: slice) -> OutputProbes | None:
         """Four evaluations a direction; None if an output is not finite."""
         problem, (_, wide, _, narrow, *_) = context.problem, steps_for(context.eps)
-        value = problem.value[: problem.codomain.size]
-        xp = namespace(value)
+        value, xp = context.value, context.xp
         directions = [input_direction(context, part) for _ in range(PROBES)]
         at = [[DirectionalDifference.along(problem, u, step) for u in directions] for step in (wide, narrow)]
         if not all(found.is_finite for found in at[0]):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -74,6 +74,10 @@ class Space:
             self.parts = max(self.parts, leaf.coordinates.parts)
         self.slices = tuple(map(slice, self.offsets, self.offsets[1:]))
         """Where the coordinates of each leaf lie in a vector of the space."""
+
+    def __iter__(self) -> Iterator[tuple[Leaf, slice]]:
+        """Each leaf with the part of a vector that holds its coordinates."""
+        return zip(self.leaves, self.slices, strict=True)
 
     def leaf_of(self, index: int) -> int:
         """The number of the leaf that a coordinate belongs to."""
