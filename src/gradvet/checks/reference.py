@@ -25,8 +25,6 @@ from gradvet.core.ledger import ACCEPTED, suggested_resolution
 from gradvet.core.problem import Distribution
 from gradvet.core.reference_comparison import (
     ACCURACY,
-    Extent,
-    Samples,
     TensorDecision,
     decide_tensor,
     less_accurate,
@@ -110,28 +108,27 @@ def _count(number: int) -> str:
     return f"{number} floating-point tensor{'' if number == 1 else 's'}"
 
 
-DecidedTensor = tuple[ComparedTensor, TensorDecision, Samples]
-Decided = Sequence[DecidedTensor]
+Decided = Sequence[tuple[ComparedTensor, TensorDecision]]
 
 
 def _findings(context: Context, reference: Reference, tensors: Sequence[ComparedTensor]) -> Iterator[Finding]:
     """All tensors at the point, then again what looks less accurate or, in half precision, right."""
     decided = _decided(context, reference, tensors)
-    has_wrong_values = any(decision.verdict is Verdict.FAIL and tensor.is_output for tensor, decision, _ in decided)
+    has_wrong_values = any(decision.verdict is Verdict.FAIL and tensor.is_output for tensor, decision in decided)
     if has_wrong_values and any(p.variants.draws_random_numbers() for p in (reference.kernel, reference.plain)):
         for tensor in tensors:
             context.record.ledger.withdraw(tensor.name, NAME, reference.precision)
         yield Finding(NAME, Verdict.INCONCLUSIVE, DRAWS_DIFFER, advice=DRAWS_ADVICE)
         return
     for compare_again in (_for_other_grad_outputs, _with_steady_errors):
-        if any(decision.verdict is Verdict.INCONCLUSIVE for _, decision, _ in decided):
+        if any(decision.verdict is Verdict.INCONCLUSIVE for _, decision in decided):
             decided = compare_again(context, reference, decided)
     decided = _without_steady_errors(context, reference, decided)
-    for tensor, decision, known in decided:
+    for tensor, decision in decided:
         _enter(context, reference, tensor, decision)
         if decision.verdict is not Verdict.PASS:
-            yield _bad(context, reference, tensor, decision, known)
-    if all(decision.verdict is Verdict.PASS for _, decision, _ in decided):
+            yield _bad(context, reference, tensor, decision)
+    if all(decision.verdict is Verdict.PASS for _, decision in decided):
         yield _good(reference, decided)
 
 
@@ -139,32 +136,33 @@ def _decided(context: Context, reference: Reference, tensors: Sequence[ComparedT
     """Samples of all tensors and what they show."""
     cotangents, samples = samples_of(context, reference, tensors)
     decided: Decided = [
-        (tensor, decide_tensor(known, tensor.form, context.options.accuracy), known)
+        (tensor, decide_tensor(known, tensor.form, context.options.accuracy))
         for tensor, known in zip(tensors, samples, strict=True)
     ]
-    if any(decision.verdict is not Verdict.PASS and not tensor.is_output for tensor, decision, _ in decided):
+    if any(decision.verdict is not Verdict.PASS and not tensor.is_output for tensor, decision in decided):
         decided = _without_kinks(context, reference, decided, cotangents)
-    return [_unless_rounded(context, reference, one) for one in decided]
+    return [(tensor, _unless_rounded(context, reference, tensor, decision)) for tensor, decision in decided]
 
 
-def _unless_rounded(context: Context, reference: Reference, one: DecidedTensor) -> DecidedTensor:
+def _unless_rounded(
+    context: Context, reference: Reference, tensor: ComparedTensor, decision: TensorDecision
+) -> TensorDecision:
     """The decision; less accurate in place of wrong if a coarse format inside explains its errors, and they are of
     either sign for other positive grad_outputs at points nearby, as those of rounding.
 
     Needed by `test_sum_of_many_rows_in_bfloat16_is_less_accurate_and_not_wrong`, and of losses, whose gradients for all
     grad_outputs are rounded alike, by `test_loss_that_sums_in_bfloat16_is_not_wrong`. Nine passes of each.
     """
-    tensor, decision, known = one
     error = abs(decision.found - decision.expected)
     times = tensor.form.most * error / decision.allowed if decision.allowed else math.inf
     is_wrong = decision.verdict is Verdict.FAIL and decision.extent != "common" and not tensor.is_output
     if not is_wrong or not times <= tensor.form.wrong_loss or context.out_of_budget:
-        return one
-    own, truths, _ = arrays_nearby(reference, [tensor], are_positive=True)[0]
+        return decision
+    known, (own, truths, _) = decision.samples, arrays_nearby(reference, [tensor], are_positive=True)[0]
     if an_entry_persists((known.found - known.truth)[decision.draw, ...], own - truths, truths):
-        return one
+        return decision
     words = f"{less_accurate(times)} in some entries" if decision.extent == "some" else less_accurate(times)
-    return tensor, replace(decision, verdict=Verdict.INCONCLUSIVE, evidence=words), known
+    return replace(decision, verdict=Verdict.INCONCLUSIVE, evidence=words)
 
 
 def _for_other_grad_outputs(context: Context, reference: Reference, decided: Decided) -> Decided:
@@ -176,11 +174,11 @@ def _for_other_grad_outputs(context: Context, reference: Reference, decided: Dec
     coarse = reference.in_tf32()
     if context.out_of_budget:
         return decided
-    tensors = [tensor for tensor, _, _ in decided]
+    tensors = [tensor for tensor, _ in decided]
     if coarse is not None:
         tensors = [replace(tensor, form=tensor.form.in_tf32()) for tensor in tensors]
     again = _decided(context, coarse or reference, tensors)
-    if coarse is not None and all(decision.verdict is not Verdict.INCONCLUSIVE for _, decision, _ in again):
+    if coarse is not None and all(decision.verdict is not Verdict.INCONCLUSIVE for _, decision in again):
         context.record.note(TF32_NOTE)
     return [
         new if old[1].verdict is Verdict.INCONCLUSIVE and (coarse or new[1].verdict is Verdict.PASS) else old
@@ -193,24 +191,25 @@ def _with_steady_errors(context: Context, reference: Reference, decided: Decided
 
     Needed by `test_formula_that_is_slightly_wrong_everywhere_is_not_taken_for_rounding`.
     """
-    kernel, again = reference.kernel, []
+    kernel = reference.kernel
     v = reference.rounded(kernel.random(kernel.codomain.size, Distribution.NEAR_UNIT))
     # So far away that sums in a coarse format are rounded in other ways.
     signs = namespace(v).sign(kernel.random(v.shape[0], Distribution.NEAR_UNIT))
     other = reference.rounded(v * (1.0 + thresholds.NEARBY_PART * signs))
-    inside = max(tensor.form.internal_eps for tensor, _, _ in decided)
+    inside = max(tensor.form.internal_eps for tensor, _ in decided)
     moved = kernel.point * (1.0 + thresholds.OPERATION_EPS * inside * value_signs(context))
     places = (v, None), (other, displacement_to(kernel, moved))
     pairs = [(kernel.variants.fresh_pass(*at), reference.true_pass(*at)) for at in places]
-    for tensor, decision, known in decided:
+
+    def again(tensor: ComparedTensor, decision: TensorDecision) -> TensorDecision:
         here, there = (tensor.of(one) - tensor.of(other) for one, other in pairs)
-        if decision.verdict is Verdict.INCONCLUSIVE and errors_persist(
-            here, there, tensor.of(pairs[0][1]), tensor.form
-        ):
-            words = f"wrong: {decision.evidence}, {STEADY}"
-            decision = replace(decision, verdict=Verdict.FAIL, evidence=words, extent="all")
-        again.append((tensor, decision, known))
-    return again
+        is_doubtful = decision.verdict is Verdict.INCONCLUSIVE
+        if not is_doubtful or not errors_persist(here, there, tensor.of(pairs[0][1]), tensor.form):
+            return decision
+        words = f"wrong: {decision.evidence}, {STEADY}"
+        return replace(decision, verdict=Verdict.FAIL, evidence=words, extent="all")
+
+    return [(tensor, again(tensor, decision)) for tensor, decision in decided]
 
 
 def _without_steady_errors(context: Context, reference: Reference, decided: Decided) -> Decided:
@@ -222,7 +221,7 @@ def _without_steady_errors(context: Context, reference: Reference, decided: Deci
     steady: dict[int, tuple[Array, float]] = {}
     numbers = [
         number
-        for number, (tensor, decision, _) in enumerate(decided)
+        for number, (tensor, decision) in enumerate(decided)
         if not tensor.is_output and tensor.form.is_half_precision and decision.verdict is not Verdict.FAIL
     ]
     for is_again in (False, True):
@@ -236,25 +235,26 @@ def _without_steady_errors(context: Context, reference: Reference, decided: Deci
             if error is not None and (marked_before is None or namespace(own).any(error[0] & marked_before)):
                 steady[number] = error
         numbers = list(steady)
-    return [_steadily_wrong(one, *steady[k]) if k in steady else one for k, one in enumerate(decided)]
+    return [
+        (tensor, _steadily_wrong(decision, *steady[number]) if number in steady else decision)
+        for number, (tensor, decision) in enumerate(decided)
+    ]
 
 
-def _steadily_wrong(one: DecidedTensor, marked: Array, factor: float) -> DecidedTensor:
-    tensor, decision, known = one
-    xp, size = namespace(marked), math.prod(tensor.form.shape)
+def _steadily_wrong(decision: TensorDecision, marked: Array, factor: float) -> TensorDecision:
+    xp, known, size = namespace(marked), decision.samples, math.prod(marked.shape)
     count = int(xp.count_nonzero(marked))
     words = f"{factor:.4g} times the reference"
     if count < size:
         words = f"wrong in {count} of {size} entries{region(marked)}: there it is {words}"
-    wrong = xp.where(marked, abs(known.found - known.truth), -xp.ones_like(known.truth))
-    draw, index = divmod(int(xp.argmax(xp.reshape(wrong, (-1,)))), size)
-    own, expected = (float(xp.reshape(some[draw, ...], (-1,))[index]) for some in (known.found, known.truth))
-    decision = replace(decision, draw=draw, index=index, found=own, expected=expected, scale=factor - 1.0)
-    extent: Extent = "common" if count == size else "some"
-    return (
-        tensor,
-        replace(decision, verdict=Verdict.FAIL, evidence=f"{words}, {STEADY_FACTOR}", extent=extent),
-        known,
+    error = xp.where(marked, abs(known.found - known.truth), -xp.ones_like(known.truth))
+    return replace(
+        decision,
+        verdict=Verdict.FAIL,
+        evidence=f"{words}, {STEADY_FACTOR}",
+        extent="some" if count < size else "common",
+        scale=factor - 1.0,
+        position=int(xp.argmax(xp.reshape(error, (-1,)))),
     )
 
 
@@ -265,18 +265,18 @@ def _without_kinks(context: Context, reference: Reference, decided: Decided, cot
     size = xp.concat([xp.zeros_like(part) + (peak(part) or 1.0) for part in parts])
     patterns = [abs(kernel.random(size.shape[0], Distribution.NEAR_UNIT))]
     patterns += [kernel.random(size.shape[0], Distribution.NEAR_UNIT) for _ in range(KINK_PATTERNS - 1)]
-    step = min(tensor.form.kink_step for tensor, _, _ in decided)
+    step = min(tensor.form.kink_step for tensor, _ in decided)
     steps = [sign * step * size * pattern for pattern in patterns for sign in (1.0, -1.0)]
     passes = [[reference.true_pass(v, step) for step in steps] for v in cotangents]
     again, places = [], 0
-    for tensor, decision, known in decided:
+    for tensor, decision in decided:
         if decision.verdict is not Verdict.PASS and not tensor.is_output:
             sides = [xp.stack([tensor.of(one)[0, ...] for one in near]) for near in passes]
             low, high = (xp.stack([bound(side, axis=0) for side in sides]) for bound in (xp.min, xp.max))
-            known, count = outside_kinks(known, low, high, tensor.form)
+            known, count = outside_kinks(decision.samples, low, high, tensor.form)
             if count:
                 decision, places = decide_tensor(known, tensor.form, context.options.accuracy), places + count
-        again.append((tensor, decision, known))
+        again.append((tensor, decision))
     if places:
         context.record.note(
             f"the function has a kink at {places} entries, where kernel and reference may differ: both are valid"
@@ -308,15 +308,13 @@ def _asked(context: Context, decision: TensorDecision | None) -> float:
 
 
 def _good(reference: Reference, decided: Decided) -> Finding:
-    tensor, decision, known = max(decided, key=lambda one: one[1].loss)
+    tensor, decision = max(decided, key=lambda one: one[1].loss)
     words = f"values and gradients are {ACCURACY[Verdict.PASS]}"
     details = f"the largest error is {decision.loss:.2g} times that of plain torch ({tensor.name})"
-    return Finding(NAME, Verdict.PASS, f"{words}; {details}", facts=_facts(reference, tensor, decision, known))
+    return Finding(NAME, Verdict.PASS, f"{words}; {details}", facts=_facts(reference, tensor, decision))
 
 
-def _bad(
-    context: Context, reference: Reference, tensor: ComparedTensor, decision: TensorDecision, samples: Samples
-) -> Finding:
+def _bad(context: Context, reference: Reference, tensor: ComparedTensor, decision: TensorDecision) -> Finding:
     is_doubtful = decision.verdict is Verdict.INCONCLUSIVE
     place = f"{tensor.name} {tensor.leaf.coordinates.label(decision.index)}".rstrip()
     bar = f" ± {decision.allowed:.2g}" if decision.allowed > 1e-12 * abs(decision.found - decision.expected) else ""
@@ -327,29 +325,25 @@ def _bad(
     words = f"{tensor.name} is {decision.evidence}; {entry}, for {GRAD_OUTPUTS[decision.draw]}"
     if tensor.is_output:
         words = words.rpartition(", for")[0]
-    facts = _facts(reference, tensor, decision, samples)
-    if is_doubtful:
-        advice = TF32_ADVICE if tensor.form.may_use_tf32 and decision.loss > 1.0 / TF32_EPS else LOSS_ADVICE
-        return Finding(
-            NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=f"{advice}{_acceptance(context, decision, samples)}."
-        )
     common = ZERO_ADVICE if decision.scale == -1.0 else COMMON_FACTOR_ADVICE
     advice = {"some": REFERENCE_IS_TRUTH, "all": FORMULA_ADVICE, "common": common}[decision.extent]
-    return Finding(NAME, Verdict.FAIL, words, facts=facts, advice=advice)
+    if is_doubtful:
+        advice = TF32_ADVICE if tensor.form.may_use_tf32 and decision.loss > 1.0 / TF32_EPS else LOSS_ADVICE
+        advice = f"{advice}{_acceptance(context, decision)}."
+    return Finding(NAME, decision.verdict, words, facts=_facts(reference, tensor, decision), advice=advice)
 
 
-def _acceptance(context: Context, decision: TensorDecision, samples: Samples) -> str:
+def _acceptance(context: Context, decision: TensorDecision) -> str:
     """The value of accuracy= that accepts the errors, and that of resolution= if it has to be larger too."""
-    accuracy = suggested_resolution(largest_part(samples.found, samples.truth))
+    accuracy = suggested_resolution(largest_part(decision.samples.found, decision.samples.truth))
     if accuracy is None:
         return ""
     resolution = f" with resolution={accuracy:g}" if accuracy > _asked(context, decision) else ""
     return f"; accuracy={accuracy:g}{resolution} accepts errors of this size"
 
 
-def _facts(
-    reference: Reference, tensor: ComparedTensor, decision: TensorDecision, samples: Samples
-) -> dict[str, object]:
+def _facts(reference: Reference, tensor: ComparedTensor, decision: TensorDecision) -> dict[str, object]:
+    known = decision.samples
     return {
         "tensor": tensor.name,
         "precision": reference.precision,
@@ -360,7 +354,7 @@ def _facts(
         "allowed": decision.allowed,
         "factor": 1.0 + decision.scale,
         "loss": decision.loss,
-        "errors": error_map(*(array[decision.draw, ...] for array in (samples.found, samples.truth, samples.plain))),
+        "errors": error_map(*(array[decision.draw, ...] for array in (known.found, known.truth, known.plain))),
     }
 
 

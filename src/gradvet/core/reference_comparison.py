@@ -49,10 +49,11 @@ Extent = Literal["some", "all", "common"]
 """Which entries have the errors: some, all by different factors, or all by a common factor."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TensorDecision:
     """What the samples of one tensor show."""
 
+    samples: Samples
     verdict: Verdict
     resolution: float
     """Relative error of all entries that would have been seen; infinite if a lost entry would not have been. At least
@@ -68,14 +69,33 @@ class TensorDecision:
     """Relative error that all entries share."""
     left_out: int = 0
     """Entries of the tensor that were not compared: they are not finite in plain torch either."""
-    draw: int = 0
-    """Number of the grad_output at which the worst entry was found."""
-    index: int = 0
-    """Number of the worst entry in its tensor."""
-    found: float = math.nan
-    expected: float = math.nan
+    position: int = 0
+    """Number of the worst entry in the flattened samples."""
     allowed: float = math.nan
     """Error of this entry up to which it is not doubtful."""
+
+    @property
+    def draw(self) -> int:
+        """Number of the grad_output at which the worst entry was found."""
+        return self.position // int(math.prod(self.samples.truth.shape[1:]))
+
+    @property
+    def index(self) -> int:
+        """Number of the worst entry in its tensor."""
+        return self.position % int(math.prod(self.samples.truth.shape[1:]))
+
+    @property
+    def found(self) -> float:
+        return _at(self.samples.found, self.position)
+
+    @property
+    def expected(self) -> float:
+        return _at(self.samples.truth, self.position)
+
+
+def _at(array: Array, position: int) -> float:
+    """An entry of a flattened array."""
+    return float(namespace(array).reshape(array, (-1,))[position])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +116,7 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
     """The decision on all samples of one tensor. `accuracy` is a relative error that it may have by design."""
     xp = namespace(samples.truth)
     if not math.prod(form.shape):
-        return TensorDecision(Verdict.PASS, resolution=form.eps, plain=form.eps)
+        return TensorDecision(samples, Verdict.PASS, resolution=form.eps, plain=form.eps)
     truth, whole, plain, comparable, broken = _errors(samples, form)
     size = xp.maximum(xp.abs(truth), _typical_size(truth))
     error = xp.sign(whole) * xp.clip(xp.abs(whole) - accuracy * size, 0.0)
@@ -127,9 +147,9 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
     left_out = xp.sum(xp.astype(~comparable, xp.int64), axis=tuple(range(1, truth.ndim)))
     # Errors that are wrong do not say how sharp the comparison was.
     scale_bar = max(least if verdict is Verdict.FAIL else spread, form.common_error)
-    draw, index = divmod(position, math.prod(form.shape))
     resolution = _resolution(truth, level if verdict is Verdict.FAIL else allowed_loss * level, scale_bar, form)
     return TensorDecision(
+        samples,
         verdict,
         resolution=max(resolution, accuracy),
         plain=rms(own) / max(rms(truth), 1e-300),
@@ -138,11 +158,8 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
         loss=loss,
         scale=scale,
         left_out=int(xp.max(left_out)),
-        draw=draw,
-        index=index,
-        found=float(xp.reshape(samples.found, (-1,))[position]),
-        expected=float(xp.reshape(truth, (-1,))[position]),
-        allowed=float(xp.reshape(form.most * level, (-1,))[position]),
+        position=position,
+        allowed=form.most * _at(level, position),
     )
 
 
@@ -177,16 +194,11 @@ def _errors(samples: Samples, form: Format) -> tuple[Array, Array, Array, Array,
     is not finite although it should be.
     """
     xp = namespace(samples.truth)
-    finite = xp.isfinite(samples.truth)
-    fits = finite & xp.isfinite(samples.plain) & ~(xp.abs(samples.truth) > 0.5 * form.largest)
-    same = samples.found == samples.truth
-    broken = fits & ~xp.isfinite(samples.found)
-    comparable = fits | same
-    zero = xp.zeros_like(samples.truth)
-    usable = fits & ~broken
-    truth = xp.where(fits, samples.truth, zero)
-    error = xp.where(usable, samples.found - truth, zero)
-    return truth, error, xp.where(fits, samples.plain, zero), comparable, broken
+    fits = xp.isfinite(samples.truth) & xp.isfinite(samples.plain) & ~(xp.abs(samples.truth) > 0.5 * form.largest)
+    broken, zero = fits & ~xp.isfinite(samples.found), xp.zeros_like(samples.truth)
+    truth, plain = (xp.where(fits, array, zero) for array in (samples.truth, samples.plain))
+    error = xp.where(fits & ~broken, samples.found - truth, zero)
+    return truth, error, plain, fits | (samples.found == samples.truth), broken
 
 
 def _own_errors(truth: Array, plain: Array, response: Array, form: Format) -> Array:
@@ -316,21 +328,17 @@ def _resolution(truth: Array, level: Array, scale_bar: float, form: Format) -> f
 
 def _entries(samples: Samples, ratio: Array, broken: Array, level: Array) -> _Evidence:
     """The worst entry, and how many are wrong, for the grad_output for which the most are."""
-    xp = namespace(ratio)
-    axes = tuple(range(1, ratio.ndim))
-    worst = float(xp.max(ratio))
+    xp, worst = namespace(ratio), float(namespace(ratio).max(ratio))
     wrong = ratio > max(1.0, min(thresholds.CLEAR, 0.5 * worst))
-    draw = int(xp.argmax(xp.sum(xp.astype(wrong, xp.int64), axis=axes)))
-    size, count = math.prod(ratio.shape[1:]), int(xp.count_nonzero(wrong[draw, ...]))
-    index = int(xp.argmax(xp.reshape(ratio[draw, ...], (-1,))))
-    where = f"in {count} of {size} entries{region(wrong[draw, ...])}"
-    if bool(xp.any(broken[draw, ...])):
-        words = f"not finite {where}"
-    else:
-        words = f"wrong {where}{factor_there(samples.found[draw, ...], samples.truth[draw, ...], wrong[draw, ...])}"
-    position = draw * size + index
-    found, truth, loss = (float(xp.reshape(some, (-1,))[position]) for some in (samples.found, samples.truth, level))
-    doubt = f"{less_accurate(abs(found - truth) / loss)} {where}"
+    draw = int(xp.argmax(xp.sum(xp.astype(wrong, xp.int64), axis=tuple(range(1, ratio.ndim)))))
+    here = wrong[draw, ...]
+    size, count = math.prod(here.shape), int(xp.count_nonzero(here))
+    where = f"in {count} of {size} entries{region(here)}"
+    words = f"wrong {where}{factor_there(samples.found[draw, ...], samples.truth[draw, ...], here)}"
+    words = f"not finite {where}" if bool(xp.any(broken[draw, ...])) else words
+    position = draw * size + int(xp.argmax(xp.reshape(ratio[draw, ...], (-1,))))
+    error = abs(_at(samples.found, position) - _at(samples.truth, position))
+    doubt = f"{less_accurate(error / _at(level, position))} {where}"
     return _Evidence(worst, words, "some" if count < size else "all", position, doubt)
 
 
@@ -349,9 +357,8 @@ def _factor(scale: float, bar: float, form: Format, rest: Array, size: Array) ->
     # What is left is rounding, or nearly nothing.
     is_shared = 2.0 * others <= abs(scale) * typical and others <= max(0.1 * abs(scale), form.eps) * typical
     words = f"{1.0 + scale:.{digits}g} times the reference"
-    if is_shared:
-        return _Evidence(severity, words, "common")
-    return _Evidence(severity, f"wrong by different factors, on average {words}", "all")
+    words = words if is_shared else f"wrong by different factors, on average {words}"
+    return _Evidence(severity, words, "common" if is_shared else "all")
 
 
 def _loss(loss: float, count: int, form: Format) -> _Evidence:
