@@ -42,24 +42,18 @@ def determinism(context: Context) -> Iterator[Finding]:
     facts = {"forward": repeat_noise, "backward": spread, "passes": passes + 1}
     if spread and spread > _explained(context, problem.internal_eps()):
         place = problem.domain.locate(int(xp.argmax(gap)))
-        yield Finding(
-            "determinism",
-            Verdict.FAIL,
-            f"two backward passes with the same grad_output differ by {spread:.3g} at {place}",
-            facts=facts,
-            advice="Look for a race, uninitialised memory, state that backward uses up, or random numbers in it.",
-        )
-    elif repeat_noise > 0.0:
-        yield Finding("determinism", Verdict.PASS, "the function is random in itself", facts=facts)
-    else:
-        own = ", each after a forward pass of its own," if problem.isolates_passes else ""
-        headline = f"{passes + 1} equal backward passes{own} give equal gradients"
-        if spread:
-            headline = (
-                f"{passes + 1} equal backward passes{own} differ by {spread:.2g}, as sums without a fixed order do"
-            )
-            context.record.note(headline)
-        yield Finding("determinism", Verdict.PASS, headline, facts=facts)
+        headline = f"two backward passes with the same grad_output differ by {spread:.3g} at {place}"
+        advice = "Look for a race, uninitialised memory, state that backward uses up, or random numbers in it."
+        yield Finding("determinism", Verdict.FAIL, headline, facts=facts, advice=advice)
+        return
+    own = ", each after a forward pass of its own," if problem.isolates_passes else ""
+    headline = f"{passes + 1} equal backward passes{own} give equal gradients"
+    if repeat_noise > 0.0:
+        headline = "the function is random in itself"
+    elif spread:
+        headline = f"{passes + 1} equal backward passes{own} differ by {spread:.2g}, as sums without a fixed order do"
+        context.record.note(headline)
+    yield Finding("determinism", Verdict.PASS, headline, facts=facts)
 
 
 def runs_again(context: Context) -> bool:
@@ -171,12 +165,10 @@ def _measured(context: Context, probe: Cotangent, other: Array) -> Finding:
         spread = max(_row_spread(context, row) for row in range(min(problem.codomain.size, ROWS)))
     if spread <= tolerance:
         return REPRODUCIBLE
+    headline = f"two backward passes with the same grad_output differ by {spread:.3g}"
+    advice = "Look for atomics, races, uninitialised memory or random numbers in the derivative."
     return Finding(
-        "determinism",
-        Verdict.FAIL,
-        f"two backward passes with the same grad_output differ by {spread:.3g}",
-        facts={"spread": spread, "tolerance": tolerance},
-        advice="Look for atomics, races, uninitialised memory or random numbers in the derivative.",
+        "determinism", Verdict.FAIL, headline, facts={"spread": spread, "tolerance": tolerance}, advice=advice
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from gradvet.core import thresholds
@@ -20,6 +19,7 @@ from gradvet.core.problem import Distribution
 from gradvet.core.provenance import raising_line
 from gradvet.core.reference_errors import spacing_at_zero
 from gradvet.core.results import Finding, Verdict
+from gradvet.core.runner import by_framework
 from gradvet.core.vectors import (
     Array,
     all_finite,
@@ -44,12 +44,15 @@ SINGLE_TINY = 2.0**-126
 
 LINEARITY_ADVICE = "The derivative must be multiplied by grad_output, and nothing may be added to it."
 
+SUM = "the gradient for a sum of two grad_outputs is not the sum of their gradients"
 ZEROS = "the gradients for grad_outputs that are zero in part do not add up to that for their sum"
 ZEROS_ADVICE = (
     "Look for rows or columns that backward skips because grad_output is zero there, and where it puts the others."
 )
 
 UNUSED_ADVICE = "A loss that uses one output alone leaves the grad_output of the others undefined: it counts as zero."
+
+UNDEFINED, COUNTS_AS_ZERO = "undefined grad_output", "A grad_output that is None, an undefined tensor, counts as zero."
 
 MAX_OUTPUTS_ALONE = 8
 """Largest number of outputs of which each is left without a grad_output beside the others."""
@@ -64,9 +67,7 @@ def linearity(context: Context) -> Iterator[Finding]:
     (a, of_a), (b, of_b) = context.random_vjp, context.constant_vjp
     v = problem.representable(-0.5 * a - 0.25 * b)
     parts = -0.5 * of_a - 0.25 * of_b
-    comparisons = [
-        ("the gradient for a sum of two grad_outputs is not the sum of their gradients", v, problem.vjp(v), parts),
-    ]
+    comparisons = [(SUM, v, problem.vjp(v), parts)]
     if (at_zero := context.at_zero.vector) is not None:
         comparisons.append(("a zero grad_output does not give a zero gradient", v, at_zero, 0.0 * parts))
     if not problem.rules.are_builtin:
@@ -84,7 +85,7 @@ def linearity(context: Context) -> Iterator[Finding]:
             failure = Finding("linearity", Verdict.FAIL, f"{name}, {gap}", advice=advice)
             # Needed by `test_attention_with_sharp_scores_passes`: terms inside cancel, and inputs do not show it.
             is_roundoff = problem.rules.are_builtin and not context.is_double
-            yield _by_framework(context, failure) if is_roundoff else failure
+            yield by_framework(context, failure) if is_roundoff else failure
             return
     yield Finding("linearity", Verdict.PASS, "the gradient is linear in grad_output")
 
@@ -128,15 +129,6 @@ def disproportion(context: Context) -> tuple[str, str] | None:
     return words, SMALL_ADVICE if scale < 1.0 else LARGE_ADVICE
 
 
-def _by_framework(context: Context, finding: Finding) -> Finding:
-    """A failure without custom rules, which is SKIPPED with a note: of a hook that raises, or of builtin rules."""
-    words = f"torch's own rules for these operators: {finding.headline}"
-    if line := finding.facts.get("line"):
-        words = f"the hook at {line} {finding.headline.removeprefix('backward ')}"
-    context.record.note(words)
-    return replace(finding, verdict=Verdict.SKIPPED, headline=words)
-
-
 def none_grad_output(context: Context) -> Iterator[Finding]:
     """As `undefined_cotangents`, but a fault of builtin rules, or a hook that raises, is SKIPPED with a note.
 
@@ -145,8 +137,9 @@ def none_grad_output(context: Context) -> Iterator[Finding]:
     has_custom, is_right = context.problem.rules.has_custom, True
     for finding in undefined_cotangents(context, context.random_vjp[1]):
         is_right = is_right and finding.verdict is Verdict.PASS
+        line, raised = finding.facts.get("line"), finding.headline.removeprefix("backward ")
         is_minor = finding.verdict is Verdict.FAIL and (not has_custom or finding.facts.get("is_by_hook"))
-        yield _by_framework(context, finding) if is_minor else finding
+        yield by_framework(context, finding, f"the hook at {line} {raised}" if line else "") if is_minor else finding
     if has_custom and is_right and len(context.problem.codomain.leaves) > 1:
         yield from _beside_undefined(context)
 
@@ -164,7 +157,7 @@ def _beside_undefined(context: Context) -> Iterator[Finding]:
         gap = gradient_mismatch(context, v, 0.0 * context.random_vjp[1] if found is None else found, problem.vjp(v))
         if gap is not None:
             headline = f"a grad_output of None for {leaf.name} gives another gradient than zeros, {gap}"
-            yield Finding("undefined grad_output", Verdict.FAIL, headline, advice=UNUSED_ADVICE)
+            yield Finding(UNDEFINED, Verdict.FAIL, headline, advice=UNUSED_ADVICE)
             return
 
 
@@ -198,30 +191,22 @@ def _without(context: Context, missing: Sequence[int], usual: Array | None) -> F
     try:
         gradient = problem.vjp_undefined(missing).vector
     except RuntimeError as error:
-        return Finding(
-            "undefined grad_output",
-            Verdict.FAIL,
-            f"backward raises when the grad_output of {names} is None: {error}",
-            facts={"raised": str(error), "line": raising_line(error), "is_by_hook": isinstance(error, HookError)},
-            advice="A grad_output that is None (or an undefined tensor) counts as zero.",
-        )
+        headline = f"backward raises when the grad_output of {names} is None: {error}"
+        facts = {"raised": str(error), "line": raising_line(error), "is_by_hook": isinstance(error, HookError)}
+        return Finding(UNDEFINED, Verdict.FAIL, headline, facts=facts, advice=COUNTS_AS_ZERO)
     if gradient is not None and usual is not None and not all_finite(usual):
         xp = namespace(usual)
         gradient = xp.where(xp.isfinite(usual), gradient, xp.zeros_like(gradient))
     if gradient is not None and not is_zero(gradient):
         kind = "a non-zero gradient" if all_finite(gradient) else "a gradient that is not finite"
-        return Finding(
-            "undefined grad_output",
-            Verdict.FAIL,
-            f"backward returns {kind} when the grad_output of {names} is None, and zero for the rest",
-            advice="A grad_output of None counts as zero.",
-        )
+        headline = f"backward returns {kind} when the grad_output of {names} is None, and zero for the rest"
+        return Finding(UNDEFINED, Verdict.FAIL, headline, advice=COUNTS_AS_ZERO)
     return _counting_as_zero(names)
 
 
 @functools.lru_cache(maxsize=64)
 def _counting_as_zero(names: str) -> Finding:
-    return Finding("undefined grad_output", Verdict.PASS, f"a grad_output of None for {names} counts as zero")
+    return Finding(UNDEFINED, Verdict.PASS, f"a grad_output of None for {names} counts as zero")
 
 
 def drop_in_undefined_tangents(context: Context) -> Iterator[Finding]:
@@ -239,13 +224,10 @@ def drop_in_undefined_tangents(context: Context) -> Iterator[Finding]:
         wrong = wrong & (found == found) & (expected == expected)
         if bool(xp.any(wrong)):
             output = problem.codomain.locate(first_true(wrong))
-            yield Finding(
-                "undefined tangents",
-                Verdict.FAIL,
-                f"{output.name} differs between a missing tangent and a zero tangent of {values.name}",
-                facts={"output": output.leaf, "input": leaf, "found": str(found), "expected": str(expected)},
-                advice="A missing tangent counts as zero.",
-            )
+            headline = f"{output.name} differs between a missing tangent and a zero tangent of {values.name}"
+            facts = {"output": output.leaf, "input": leaf, "found": str(found), "expected": str(expected)}
+            advice = "A missing tangent counts as zero."
+            yield Finding("undefined tangents", Verdict.FAIL, headline, facts=facts, advice=advice)
 
 
 PROPORTIONAL = Finding("zero grad_output", Verdict.PASS, "a zero grad_output gives a zero gradient")
@@ -256,21 +238,12 @@ def drop_in_zero_cotangent(context: Context) -> Iterator[Finding]:
     if not context.problem.codomain.leaves:
         return
     gradient = context.projections.at_zero.vector
-    if gradient is None or is_zero(gradient):
+    largest = 0.0 if gradient is None or is_zero(gradient) else float(context.xp.max(context.xp.abs(gradient)))
+    if largest <= (thresholds.ALLCLOSE[0] if context.options.masked else 0.0):
         yield PROPORTIONAL
-        return
-    xp = namespace(gradient)
-    limit = thresholds.ALLCLOSE[0] if context.options.masked else 0.0
-    if not (largest := float(xp.max(xp.abs(gradient)))) <= limit:
-        yield Finding(
-            "zero grad_output",
-            Verdict.FAIL,
-            f"a zero grad_output gives a gradient of size {largest:.3g}",
-            facts={"largest": largest},
-            advice=LINEARITY_ADVICE,
-        )
     else:
-        yield PROPORTIONAL
+        headline = f"a zero grad_output gives a gradient of size {largest:.3g}"
+        yield Finding("zero grad_output", Verdict.FAIL, headline, facts={"largest": largest}, advice=LINEARITY_ADVICE)
 
 
 AGREE = Finding("jvp_vjp_agree", Verdict.PASS, "forward and reverse mode agree")
@@ -289,11 +262,8 @@ def jvp_vjp_agree(context: Context) -> Iterator[Finding]:
     if not all_finite(jvp):
         cotangent = context.cotangent(xp.where(xp.isfinite(jvp), cotangent.v, xp.zeros_like(cotangent.v)))
     if cotangent.nonfinite is not None or not peak(cotangent.v):
-        yield Finding(
-            "jvp_vjp_agree",
-            Verdict.SKIPPED,
-            "not compared: a derivative, or the function beside the point, is not finite",
-        )
+        words = "not compared: a derivative, or the function beside the point, is not finite"
+        yield Finding("jvp_vjp_agree", Verdict.SKIPPED, words)
         return
     left, right = dot(cotangent.v, jvp), dot(cotangent.vjp, u)
     # Less than the scale of the products, and enough nearly always.
@@ -311,11 +281,8 @@ def jvp_vjp_agree(context: Context) -> Iterator[Finding]:
         allowed += problem.internal_eps() ** thresholds.LOW_PRECISION_POWER * scale
     if abs(left - right) <= allowed:
         yield AGREE
-    else:
-        yield Finding(
-            "jvp_vjp_agree",
-            Verdict.FAIL,
-            f"forward mode gives a slope of {left:.10g} where reverse mode gives {right:.10g}",
-            facts={"forward": left, "reverse": right, "allowed": allowed},
-            advice="One of the two is wrong: the findings about each against differences tell which.",
-        )
+        return
+    headline = f"forward mode gives a slope of {left:.10g} where reverse mode gives {right:.10g}"
+    facts = {"forward": left, "reverse": right, "allowed": allowed}
+    advice = "One of the two is wrong: the findings about each against differences tell which."
+    yield Finding("jvp_vjp_agree", Verdict.FAIL, headline, facts=facts, advice=advice)

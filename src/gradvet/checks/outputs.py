@@ -41,18 +41,15 @@ def values(context: Context) -> Iterator[Finding]:
     for _ in range(NOISY_REPETITIONS if peak(context.repeat_noise) and bool(xp.any(wrong)) else 0):
         noise = xp.abs(problem.variants.without_grad_mode() - found)
         wrong = wrong & ~(gap <= thresholds.RESPONSE_FACTOR * noise)
-    if bool(xp.any(wrong)):
-        row = first_true(wrong)
-        yield Finding(
-            "values",
-            Verdict.FAIL,
-            f"{problem.codomain.locate(row)} is {float(found[row]):.10g} without grad mode and "
-            f"{float(expected[row]):.10g} with it",
-            facts={"found": float(found[row]), "expected": float(expected[row])},
-            advice="Look for a branch on requires_grad or grad mode, or for two implementations that do not agree.",
-        )
-    else:
+    if not bool(xp.any(wrong)):
         yield UNCHANGED
+        return
+    row = first_true(wrong)
+    facts = {"found": float(found[row]), "expected": float(expected[row])}
+    numbers = "{found:.10g} without grad mode and {expected:.10g} with it".format(**facts)
+    advice = "Look for a branch on requires_grad or grad mode, or for two implementations that do not agree."
+    headline = f"{problem.codomain.locate(row)} is {numbers}"
+    yield Finding("values", Verdict.FAIL, headline, facts=facts, advice=advice)
 
 
 def detached(context: Context) -> Iterator[Finding]:
@@ -70,14 +67,11 @@ def detached(context: Context) -> Iterator[Finding]:
     moved = change > thresholds.ROUNDOFFS * problem.eps * xp.abs(before)
     names = [leaf.name for leaf, part in problem.nondifferentiable if bool(xp.any(moved[part]))]
     if names:
-        context.record.note(f"{', '.join(names)} varies with the inputs but has no derivative: is that meant so?")
-        yield Finding(
-            "detached",
-            Verdict.SKIPPED,
-            f"{', '.join(names)} varies with the inputs but has no derivative, so nothing of it was checked",
-            facts={"outputs": names},
-            advice="If it is meant so, leave it out of the results; if not, look for a detach or a no_grad block.",
-        )
+        words = f"{', '.join(names)} varies with the inputs but has no derivative"
+        context.record.note(f"{words}: is that meant so?")
+        headline, facts = f"{words}, so nothing of it was checked", {"outputs": names}
+        advice = "If it is meant so, leave it out of the results; if not, look for a detach or a no_grad block."
+        yield Finding("detached", Verdict.SKIPPED, headline, facts=facts, advice=advice)
     else:
         yield Finding("detached", Verdict.PASS, "outputs without derivative do not vary")
 
@@ -94,13 +88,9 @@ def constancy(context: Context) -> Iterator[Finding]:
         return
     varying = _varying(context, CONSTANCY_DIRECTIONS, context.options.constant_within)
     if varying:
-        yield Finding(
-            "constancy",
-            Verdict.FAIL,
-            f"no output has a derivative, yet {', '.join(varying)} varies with the inputs",
-            facts={"outputs": varying},
-            advice="Look for a detach, a no_grad block, or a conversion that leaves the graph.",
-        )
+        headline = f"no output has a derivative, yet {', '.join(varying)} varies with the inputs"
+        advice = "Look for a detach, a no_grad block, or a conversion that leaves the graph."
+        yield Finding("constancy", Verdict.FAIL, headline, facts={"outputs": varying}, advice=advice)
     else:
         context.record.note(NO_GRADIENT)
         yield Finding("constancy", Verdict.PASS, "no output has a derivative, and none varies")
@@ -111,14 +101,9 @@ def drop_in_detached(context: Context) -> Iterator[Finding]:
     problem = context.problem
     if not problem.codomain.leaves or not problem.nondifferentiable.size or not problem.domain.size:
         return
-    varying = _varying(context, 1, 0.0)
-    if varying:
-        yield Finding(
-            "detached",
-            Verdict.PASS,
-            f"{', '.join(varying)} varies with the inputs but does not require grad: its derivative is not checked",
-            facts={"outputs": varying},
-        )
+    if varying := _varying(context, 1, 0.0):
+        words = f"{', '.join(varying)} varies with the inputs but does not require grad: its derivative is not checked"
+        yield Finding("detached", Verdict.PASS, words, facts={"outputs": varying})
 
 
 def _varying(context: Context, directions: int, limit: float) -> list[str]:
@@ -129,11 +114,8 @@ def _varying(context: Context, directions: int, limit: float) -> list[str]:
     if context.projections.is_strict and problem.domain.size <= directions:
         return _names(context, _within_step(context), limit)
     try:
-        slopes = [
-            difference_along.nondifferentiable / difference_along.step
-            for difference_along in context.projections.probe_directions(directions)
-        ]
-        varying = _names(context, slopes, limit)
+        probes = context.projections.probe_directions(directions)
+        varying = _names(context, (found.nondifferentiable / found.step for found in probes), limit)
     except OutOfReachError:
         varying = [leaf.name for leaf in problem.nondifferentiable.leaves]
     # A joint direction reaches further than the step of a single entry, within which an output may still be constant.
@@ -196,14 +178,6 @@ def drop_in_tangent_types(context: Context) -> Iterator[Finding]:
 def _findings(check: str, mismatches: list[AttributeMismatch], space: Space) -> Iterator[Finding]:
     for mismatch in mismatches:
         name = space.leaves[mismatch.leaf].name
-        yield Finding(
-            check,
-            Verdict.FAIL,
-            f"the derivative for {name} has {mismatch.attribute} {mismatch.found}, not {mismatch.expected}",
-            facts={
-                "attribute": mismatch.attribute,
-                "found": mismatch.found,
-                "expected": mismatch.expected,
-                "kind": mismatch.kind,
-            },
-        )
+        words = f"the derivative for {name} has {mismatch.attribute} {mismatch.found}, not {mismatch.expected}"
+        facts = {key: getattr(mismatch, key) for key in ("attribute", "found", "expected", "kind")}
+        yield Finding(check, Verdict.FAIL, words, facts=facts)

@@ -65,29 +65,20 @@ SAVED_ADVICE = (
 
 def _missing(derived: Context, name: str) -> Finding | None:
     """A derivative that varies although it says that it has no derivative."""
-    problem = derived.problem
-    nondifferentiable = problem.nondifferentiable
+    problem, nondifferentiable = derived.problem, derived.problem.nondifferentiable
     if not nondifferentiable.size:
         return None
-    xp = namespace(problem.value)
-    rows = problem.codomain.size
+    xp, rows = derived.xp, problem.codomain.size
     step = 1e-3 * derived.joint_direction()
     change = xp.abs(problem.evaluate_at(step).values - problem.value)[rows:]
-    size = xp.abs(problem.value[rows:])
-    moved = (
-        (change > thresholds.SCREEN_RTOL * size)
-        & (change > thresholds.SCREEN_RTOL * float(xp.max(size)))
-        & xp.isfinite(change)
-    )
+    # Material beside the largest of these outputs.
+    moved = (change > thresholds.SCREEN_RTOL * float(xp.max(xp.abs(problem.value[rows:])))) & xp.isfinite(change)
     if not bool(xp.any(moved)):
         return None
-    place = nondifferentiable.locate(first_true(moved))
-    return Finding(
-        "second order",
-        Verdict.FAIL,
-        f"{place} varies with the inputs but has no derivative: the {name.partition(' (')[0]} is silently zero",
-        advice="Look for a detach, a no_grad block or a plain number inside the derivative.",
-    )
+    place, what = nondifferentiable.locate(first_true(moved)), name.partition(" (")[0]
+    headline = f"{place} varies with the inputs but has no derivative: the {what} is silently zero"
+    advice = "Look for a detach, a no_grad block or a plain number inside the derivative."
+    return Finding("second order", Verdict.FAIL, headline, advice=advice)
 
 
 def symmetry(derive: Derive, inputs: int) -> CheckFunction:
@@ -111,29 +102,21 @@ def symmetry(derive: Derive, inputs: int) -> CheckFunction:
         if abs(left - right) <= allowed:
             yield Finding("symmetry", Verdict.PASS, "the second derivative is symmetric")
             return
-        yield Finding(
-            "symmetry",
-            Verdict.FAIL,
-            f"the second derivative is not symmetric: {left:.10g} one way, {right:.10g} the other",
-            facts={"left": left, "right": right, "allowed": allowed},
-            advice="The derivative of the gradient is wrong, or the gradient is not the gradient of anything.",
-        )
+        headline = f"the second derivative is not symmetric: {left:.10g} one way, {right:.10g} the other"
+        facts = {"left": left, "right": right, "allowed": allowed}
+        advice = "The derivative of the gradient is wrong, or the gradient is not the gradient of anything."
+        yield Finding("symmetry", Verdict.FAIL, headline, facts=facts, advice=advice)
 
     return symmetric
 
 
 def _hessian_form(derived: Context, inputs: int) -> tuple[Array, Array]:
     """A direction u of the inputs, and H u, both as vectors of the derived domain."""
-    problem = derived.problem
-    domain, codomain = problem.domain, problem.codomain
-    u = problem.zeros(domain.size)
-    direction = derived.joint_direction()
-    cotangent = problem.zeros(codomain.size)
-    for number in range(inputs):
-        u[domain.slices[number]] = direction[domain.slices[number]]
-    for number, leaf in enumerate(codomain.leaves):
-        cotangent[codomain.slices[number]] = u[domain.slices[leaf.position]]
+    problem, domain = derived.problem, derived.problem.domain
+    u, cotangent = derived.joint_direction(), problem.zeros(problem.codomain.size)
+    u[domain.offsets[inputs] :] = 0.0
+    for leaf, part in problem.codomain:
+        cotangent[part] = u[domain.slices[leaf.position]]
     product = problem.vjp(cotangent)
-    for number in range(inputs, len(domain.leaves)):
-        product[domain.slices[number]] = 0.0
+    product[domain.offsets[inputs] :] = 0.0
     return u, product

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TypeAlias
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.vectors import Array, equal, namespace
+from gradvet.core.runner import by_framework
+from gradvet.core.vectors import Array, equal
 from gradvet.errors import DerivativeError, OtherValuesError, UnsupportedError, first_line
 
 
@@ -19,8 +21,8 @@ def mutation(context: Context) -> Iterator[Finding]:
     problem = context.problem
     fresh = context.fresh
     changed = [name for name in fresh.changed if name not in fresh.reused]
+    names = ", ".join(fresh.reused)
     if fresh.reused:
-        names = ", ".join(fresh.reused)
         context.record.note(
             f"the gradient of {names} is returned in the memory of {names}: backward runs once for each forward pass, "
             "and functions that use or saved the same tensor get wrong numbers; everything was checked on copies"
@@ -28,20 +30,14 @@ def mutation(context: Context) -> Iterator[Finding]:
     if changed:
         own = {leaf.name for leaf in problem.domain.leaves}
         where = "forward or backward modifies" if own.intersection(changed) else "backward modifies"
-        yield Finding(
-            "mutation",
-            Verdict.FAIL,
-            f"{where} {', '.join(changed)} in place",
-            facts={"changed": changed},
-            advice="Write to a copy: other parts of the graph may use the same tensor.",
-        )
+        headline, facts = f"{where} {', '.join(changed)} in place", {"changed": changed}
+        advice = "Write to a copy: other parts of the graph may use the same tensor."
+        yield Finding("mutation", Verdict.FAIL, headline, facts=facts, advice=advice)
+    elif fresh.reused:
+        headline = f"the memory of {names} holds the gradient after the passes, the rest is unchanged"
+        yield Finding("mutation", Verdict.PASS, headline, facts={"reused": fresh.reused})
     else:
-        headline = "inputs and grad_outputs are left as they were"
-        if fresh.reused:
-            headline = (
-                f"the memory of {', '.join(fresh.reused)} holds the gradient after the passes, the rest is unchanged"
-            )
-        yield Finding("mutation", Verdict.PASS, headline, facts={"reused": fresh.reused} if fresh.reused else {})
+        yield Finding("mutation", Verdict.PASS, "inputs and grad_outputs are left as they were")
 
 
 def reentrancy(context: Context) -> Iterator[Finding]:
@@ -65,14 +61,11 @@ MAX_INPUTS_ALONE = 16
 
 def partial_requires_grad(context: Context) -> Iterator[Finding]:
     """The gradient of each input while the others do not require grad."""
-    problem = context.problem
-    domain = problem.domain
-    if len(domain.leaves) < 2 or not problem.codomain.size:
+    domain, xp = context.problem.domain, context.xp
+    if len(domain.leaves) < 2 or not context.problem.codomain.size:
         return
     v, expected = context.random_vjp
-    xp = namespace(expected)
-    for number, leaf in enumerate(domain.leaves[:MAX_INPUTS_ALONE]):
-        part = domain.slices[number]
+    for number, (leaf, part) in enumerate(islice(domain, MAX_INPUTS_ALONE)):
         try:
             alone = context.problem.variants.of_one_input(number, v)
         except DerivativeError as error:
@@ -93,17 +86,12 @@ def partial_requires_grad(context: Context) -> Iterator[Finding]:
         whole = xp.concat([expected[: part.start], found, expected[part.stop :]])
         gap = gradient_mismatch(context, v, whole, expected)
         if gap is not None:
-            yield Finding(
-                "partial_requires_grad",
-                Verdict.FAIL,
-                f"the gradient of {leaf.name} changes when the other inputs do not require grad, {gap}",
-                facts={"input": leaf.name},
-                advice="Look at how backward uses needs_input_grad, and at what forward saves.",
-            )
+            headline = f"the gradient of {leaf.name} changes when the other inputs do not require grad, {gap}"
+            advice = "Look at how backward uses needs_input_grad, and at what forward saves."
+            yield Finding("partial_requires_grad", Verdict.FAIL, headline, facts={"input": leaf.name}, advice=advice)
             return
-    yield Finding(
-        "partial_requires_grad", Verdict.PASS, "every input alone gets the gradient that it gets with the others"
-    )
+    headline = "every input alone gets the gradient that it gets with the others"
+    yield Finding("partial_requires_grad", Verdict.PASS, headline)
 
 
 def accumulation(context: Context) -> Iterator[Finding]:
@@ -138,14 +126,12 @@ def checkpoint(context: Context) -> Iterator[Finding]:
     gap = gradient_mismatch(context, v, context.problem.variants.checkpointed(v), expected)
     if gap is None:
         yield Finding("checkpoint", Verdict.PASS, "recomputation does not change the gradient")
-    elif _is_stateful(context, v, expected):
-        headline = f"recomputing the forward pass changes the gradient, {gap}"
-        advice = "Look for state that a call leaves behind: counters, caches, random numbers of its own."
-        yield Finding("checkpoint", Verdict.FAIL, headline, advice=advice)
-    else:
-        words = f"torch's own operators are not to be trusted under torch.utils.checkpoint here, {gap}"
-        context.record.note(words)
-        yield Finding("checkpoint", Verdict.SKIPPED, words)
+        return
+    headline = f"recomputing the forward pass changes the gradient, {gap}"
+    advice = "Look for state that a call leaves behind: counters, caches, random numbers of its own."
+    failure = Finding("checkpoint", Verdict.FAIL, headline, advice=advice)
+    words = f"torch's own operators are not to be trusted under torch.utils.checkpoint here, {gap}"
+    yield failure if _is_stateful(context, v, expected) else by_framework(context, failure, words)
 
 
 def _is_stateful(context: Context, v: Array, expected: Array) -> bool:
@@ -174,12 +160,8 @@ def input_layout(context: Context) -> Iterator[Finding]:
     while (failure := _different_layout(context, "input_layout", pairs, what, advice)) is not None:
         name = failure.facts["layout"]
         if name == "offset" or not context.problem.variants.draws_random_numbers():
-            if not _is_stateful(context, v, expected):
-                # Needed by `test_strided_weight_of_batch_norm_is_the_fault_of_the_framework`.
-                words = f"torch's own rules for these operators: {failure.headline}"
-                context.record.note(words)
-                failure = Finding("input_layout", Verdict.SKIPPED, words)
-            yield failure
+            # Needed by `test_strided_weight_of_batch_norm_is_the_fault_of_the_framework`.
+            yield failure if _is_stateful(context, v, expected) else by_framework(context, failure)
             return
         # Masks of dropout are drawn in the order of the memory; the values need not show it.
         others.append(name)

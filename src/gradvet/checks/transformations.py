@@ -10,7 +10,7 @@ from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.runner import CheckFunction
+from gradvet.core.runner import CheckFunction, by_framework
 from gradvet.core.vectors import Array, Space, first_true, namespace, peak, window
 from gradvet.errors import first_line
 
@@ -84,11 +84,11 @@ def _outputs(context: Context, what: str, found: Array, expected: Array) -> Find
 
 def _difference(context: Context, headline: str) -> Finding:
     """FAIL for custom rules; SKIPPED with a note for builtin ones, which are not the user's fault."""
+    failure = Finding("batched", Verdict.FAIL, headline, advice=VMAP_ADVICE)
     if context.problem.rules.has_custom:
-        return Finding("batched", Verdict.FAIL, headline, advice=VMAP_ADVICE)
+        return failure
     words = f"torch's own rules for these operators are not to be trusted under vmap: {headline}"
-    context.record.note(words)
-    return Finding("batched", Verdict.SKIPPED, words)
+    return by_framework(context, failure, words)
 
 
 BATCHED_VECTORS = 2
@@ -108,10 +108,9 @@ def drop_in_batched_forward(context: Context) -> Iterator[Finding]:
 
 
 def _batched_and_single(problem: Problem, *, is_reverse: bool) -> Finding:
+    check, source, target = "batched forward", problem.domain, problem.codomain
     if is_reverse:
-        check, source, target = "batched reverse", problem.codomain, problem.domain
-    else:
-        check, source, target = "batched forward", problem.domain, problem.codomain
+        check, source, target = "batched reverse", target, source
     batched, single = (problem.vjp_batched, problem.vjp) if is_reverse else (problem.jvp_batched, problem.jvp)
     vectors = [problem.random(source.size, Distribution.OFF_ZERO) for _ in range(BATCHED_VECTORS)]
     expected = [single(vector) for vector in vectors]
@@ -171,13 +170,9 @@ def registered(complaints: Mapping[str, str]) -> Iterator[Finding]:
         if ABSENT in complaint:
             yield Finding("opcheck", Verdict.SKIPPED, f"{name}: no fake implementation is registered")
         elif complaint:
-            yield Finding(
-                "opcheck",
-                Verdict.FAIL,
-                f"{name}: {complaint[:300]}",
-                facts={"test": name, "complaint": complaint},
-                advice="Look at the operator's schema, at mutates_args, and at how its derivative is registered.",
-            )
+            facts = {"test": name, "complaint": complaint}
+            advice = "Look at the operator's schema, at mutates_args, and at how its derivative is registered."
+            yield Finding("opcheck", Verdict.FAIL, f"{name}: {complaint[:300]}", facts=facts, advice=advice)
 
 
 COTANGENTS = 2

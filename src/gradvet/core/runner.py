@@ -69,6 +69,13 @@ def _of_exception(context: Context, name: str, error: Exception, may_refuse: boo
     return Finding(name, Verdict.INCONCLUSIVE, f"the check raised {text[:300]}", facts={"raised": text})
 
 
+def by_framework(context: Context, failure: Finding, words: str = "") -> Finding:
+    """A failure that is not the user's fault: SKIPPED with a note, which says that torch's own rules are to blame."""
+    words = words or f"torch's own rules for these operators: {failure.headline}"
+    context.record.note(words)
+    return replace(failure, verdict=Verdict.SKIPPED, headline=words, advice="")
+
+
 UNSEEN = "roundoff would hide an error as large as the derivative"
 """Why a row whose derivatives agree is not compared. Needed by `test_row_that_roundoff_hides_has_a_reason`."""
 
