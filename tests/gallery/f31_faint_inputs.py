@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.functions import with_gradients_changed
-from tests.gallery import proofs, right_scales
+from tests.gallery import proofs, right_saturated, right_scales
 from tests.gallery.case import Family, Function
 from tests.gallery.inputs import normal, point
 from tests.gallery.mutants import negated, scaled, wrong_where, zeroed
@@ -128,6 +128,18 @@ CASES = (
     ),
     each("unlikely_classes_lost", "Gradients of classes with small probabilities are cut off.", drop_in=True).at(
         wrong_where(certain_loss, unlikely), certain_loss, normal, (2, 10)
+    ),
+    each("least_certain_row_of_sharp_softmax_halved", "Roundoff hides outputs of the other rows.", drop_in=True).at(
+        wrong_where(right_saturated.sharp_softmax, lambda x: (x.amax(-1) == 1.31)[:, None].expand(x.shape), 0.5),
+        right_saturated.sharp_softmax,
+        point,
+        right_saturated.SHARP,
+    ),
+    each("half_open_gates_of_sharp_sigmoid_lost", "Roundoff hides the open gates, and not these.", drop_in=True).at(
+        wrong_where(right_saturated.sharp_sigmoid, lambda x: abs(x) < 0.1),
+        right_saturated.sharp_sigmoid,
+        point,
+        right_saturated.GATES,
     ),
     each(
         "first_row_of_faint_magnitudes_lost",

@@ -64,6 +64,14 @@ def softmax(x: Tensor) -> Tensor:
     return torch.softmax(x, -1)
 
 
+def sharp_softmax(x: Tensor) -> Tensor:
+    return torch.softmax(50 * x, -1)
+
+
+def sharp_sigmoid(x: Tensor) -> Tensor:
+    return torch.sigmoid(50 * x)
+
+
 def arcsine_by_arctangent(x: Tensor) -> Tensor:
     return torch.atan2(x, torch.sqrt((1 - x) * (1 + x)))
 
@@ -87,6 +95,8 @@ def area_tangent_by_logarithms(x: Tensor) -> Tensor:
 LABELS = indices([0, 1, 2])
 NEXT_TO_ONE = [1 - 1e-6, 0.3, -1 + 1e-7]
 SATURATING = [-5.0, -6.0, -7.0, -8.0, -9.0, 0.5]
+SHARP = [[0.92, -0.72, -2.6, 0.0], [-0.6, -0.91, 1.02, 1.31], [0.06, 0.38, 0.2, 0.97]]
+GATES = [0.66, 0.27, 0.06, 0.62, -0.45, -0.17, -1.52, 0.38, -1.03, -0.56, -0.89, -0.058]
 CERTAIN = [[60.0, 0.0, -10.0], [-5.0, 45.0, 3.0]]
 
 CASES = (
@@ -157,6 +167,16 @@ CASES = (
         at(with_derivative(torch.exp, torch.exp), point, [-740.0, -730.0, -720.0, 1.0]),
     ),
     right("certain_softmax", "Rows of one 1 and zeros.", at(softmax, point, [[50.0, 0.0, -3.0], [0.0, 60.0, 2.0]])),
+    right(
+        "sharp_softmax",
+        "Roundoff hides the slopes of the probabilities next to 1, and not those of 1e-20: neither matters here.",
+        at(sharp_softmax, point, SHARP),
+    ),
+    right(
+        "sharp_sigmoid",
+        "On one side of zero the values show slopes of 1e-20, on the other they are 1.",
+        at(sharp_sigmoid, point, GATES),
+    ),
     right("sigmoid_at_forty", "The value is exactly 1.", at(torch.sigmoid, point, [40.0, 45.0, -40.0])),
     right("tanh_at_twenty", "The value is exactly 1 or -1.", at(torch.tanh, point, [20.0, -21.0, 0.2])),
     right(

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.decision import Decision
+from gradvet.core.decision import Decision, Reason
 from gradvet.core.extrapolation import ODD_ORDERS
 from gradvet.core.finite_differences import Cotangent, DirectionalDifference, steps_for
-from gradvet.core.line_test import rows_changing_by_roundoff
+from gradvet.core.line_test import rows_changing_by_roundoff, typical_contributions
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Verdict
@@ -147,6 +147,8 @@ def other_lengths(context: Context) -> Iterator[Context]:
 
 HIDDEN = "roundoff hides the slopes of {} of {} outputs"
 
+NEGLIGIBLE = HIDDEN + ", which are below the resolution of the gradient that the outputs have together"
+
 
 def decide_hidden_outputs(
     context: Context,
@@ -163,13 +165,34 @@ def decide_hidden_outputs(
     cotangents = [context.cotangent(v) for v in _by_tensor(context, hidden)]
     if not cotangents or context.out_of_budget:
         return
-    yield (decision := sweep(cotangents))
+    decision, numbers = sweep(cotangents), (int(xp.count_nonzero(hidden)), context.problem.codomain.size)
     if decision.verdict is Verdict.INCONCLUSIVE:
-        words = HIDDEN.format(int(xp.count_nonzero(hidden)), context.problem.codomain.size)
+        if all(_is_negligible(context, cotangent, sweep([cotangent])) for cotangent in cotangents):
+            context.record.note(NEGLIGIBLE.format(*numbers))
+            return
         size = sum(xp.abs(finite_part(cotangent.vjp)) for cotangent in cotangents)
         for leaf, part in context.problem.domain:
             if peak(size[part]) or not peak(size):
-                leave_out(leaf, leaf.coordinates.size, words)
+                leave_out(leaf, leaf.coordinates.size, HIDDEN.format(*numbers))
+    yield decision
+
+
+def _is_negligible(context: Context, cotangent: Cotangent, decision: Decision) -> bool:
+    """Whether the slope of hidden outputs is below the resolution of the gradient of their whole tensor.
+
+    Of a softmax, the probability 1 - 1e-20 hides its slope, and that of 1e-20 does not. Needed by `sharp_softmax` and
+    `sharp_sigmoid`, which are inconclusive without it.
+    """
+    if decision.verdict is Verdict.PASS or decision.reason not in (Reason.PRECISION, Reason.STAIRS):
+        return decision.verdict is Verdict.PASS
+    problem, u = context.problem, context.first.u
+    random = problem.random(problem.codomain.size, Distribution.NEAR_UNIT)
+    own = (window(random, rows) for rows in problem.codomain.slices if peak(cotangent.v[rows]))
+    typical = typical_contributions(problem, context.cotangent(sum(own)).vjp, u)
+    slope = norm(finite_part(cotangent.vjp), u) + abs(decision.error) + decision.bar
+    parts = typical_contributions(problem, cotangent.vjp, u)
+    touched = [name for name, part in parts.items() if part] or list(parts)
+    return all(slope <= context.options.resolution * typical[name] for name in touched)
 
 
 def hides_gradient(context: Context, mode: Mode, u: Array) -> bool:
