@@ -136,3 +136,8 @@ def test_higher_orders_are_left_out_where_the_second_derivative_is_wrong() -> No
     report = gradvet.check(wrong, torch.linspace(0.2, 1.3, 4, dtype=torch.float64), order=3, seed=1)
     assert "reverse-over-reverse" in {finding.check for finding in report.failures}
     assert [finding.verdict for finding in report.findings if finding.check == "higher-order"] == [Verdict.SKIPPED]
+
+
+def test_notes_about_second_derivatives_say_so() -> None:
+    notes = gradvet.check(lambda x: 3.0 * x, torch.ones(3, dtype=torch.float64), order=2, seed=1).notes
+    assert notes == ("second order: no output changes with input 0 by more than roundoff, and its gradient is zero",)

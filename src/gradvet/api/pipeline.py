@@ -304,7 +304,8 @@ class _Pipeline:
 
         def derivative(of: Context, modes: str, label: str) -> Context:
             found = self.frontend.second_order(of.problem, modes, self.options.seed)
-            return of.for_problem(found, precision=f"{context.precision}, {label}")
+            record = replace(context.record, about="second order" if label in SECOND_ORDER else label)
+            return of.for_problem(found, precision=f"{context.precision}, {label}", record=record)
 
         derived = cache(lambda name: derivative(context, name, name))
         second = partial(derived, SECOND_ORDER[0])

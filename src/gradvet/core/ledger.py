@@ -196,8 +196,11 @@ class Record:
     ledger: Ledger = field(default_factory=Ledger)
     notes: list[str] = field(default_factory=list)
     variations: VariationBudget = field(default_factory=VariationBudget)
+    about: str = ""
+    """What the notes that follow are about, where that is not the function itself."""
 
     def note(self, text: str) -> None:
+        text = f"{self.about}: {text}" if self.about else text
         if text not in self.notes:
             self.notes.append(text)
 
