@@ -17,7 +17,7 @@ import gradvet
 from benchmarks.architectures import GPT, GraphNetwork, LSTMModel, UNet, ViT
 from gradvet import Verdict
 from gradvet.api import points
-from tests.functions import with_derivative
+from tests.functions import with_derivative, with_vjp
 
 
 def tokens(vocabulary: int) -> Tensor:
@@ -103,16 +103,8 @@ def detached(model: nn.Module, path: str) -> None:
     module.forward = without  # type: ignore[method-assign]
 
 
-class Scaled(torch.autograd.Function):
-    """The identity with a gradient that is 3 % too large."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return 1.03 * grads[0]
+widened = with_vjp(lambda x: x.view_as(x), lambda v, x: 1.03 * v)
+"""The identity with a gradient that is 3 % too large."""
 
 
 def scaled(model: nn.Module, path: str) -> None:
@@ -123,7 +115,7 @@ def scaled(model: nn.Module, path: str) -> None:
 
 class _Scaled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = Scaled.apply(x)
+        out: Tensor = widened(x)
         return out
 
 
@@ -252,15 +244,7 @@ def test_stops_are_held_in_a_model_that_refuses_inputs_that_require_grad(is_wron
     assert gradvet.check(model, torch.randn(4, 3), seed=1, **settings).verdict is Verdict.PASS
 
 
-class Rectifier(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.clamp(min=0.0)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
-        return grad_output * (ctx.saved_tensors[0] > 0.0)
+rectifier = with_vjp(lambda x: x.clamp(min=0.0), lambda v, x: v * (x > 0.0))
 
 
 class Rectified(nn.Module):
@@ -270,7 +254,7 @@ class Rectified(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
-            x = Rectifier.apply(layer(x)) * x.sin()
+            x = rectifier(layer(x)) * x.sin()
         return x
 
 

@@ -51,19 +51,10 @@ def test_right_kernel_passes_all_checks_in_every_precision(kernel: Kernel) -> No
 
 
 def test_wrong_formula_is_not_called_a_common_factor() -> None:
-    class Swish(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return F.silu(x)
-
-        @staticmethod
-        def backward(ctx: Any, *g: Tensor) -> Tensor:
-            (x,) = ctx.saved_tensors
-            return g[0] * x.sigmoid() * (1 + x * x.sigmoid())
+    swish = with_vjp(F.silu, lambda v, x: v * x.sigmoid() * (1 + x * x.sigmoid()))
 
     x = torch.randn(64, 50, generator=torch.Generator().manual_seed(0))
-    report = gradvet.check(Swish.apply, x, reference=F.silu, dtypes=DTYPES, seed=0, checks=COMPARISON)
+    report = gradvet.check(swish, x, reference=F.silu, dtypes=DTYPES, seed=0, checks=COMPARISON)
     failures = about(report, Verdict.FAIL)
     assert len(failures) == len(DTYPES)
     assert all("is wrong in" in one.headline and "factor" not in one.advice for one in failures)
@@ -189,20 +180,12 @@ def test_last_of_equal_maxima_is_not_wrong() -> None:
 # The chain down to differences, and the ledger.
 
 
-class WrongSquare(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tensor:
-        return 3.0 * ctx.saved_tensors[0] * dy
+wrong_square = with_vjp(torch.square, lambda v, x: 3.0 * x * v)
 
 
 def test_reference_that_is_wrong_itself_is_named() -> None:
     x = torch.randn(40).bfloat16()
-    report = gradvet.check(WrongSquare.apply, x, reference=WrongSquare.apply, seed=0)
+    report = gradvet.check(wrong_square, x, reference=wrong_square, seed=0)
     assert report.verdict is Verdict.FAIL
     (finding,) = report.failures
     assert finding.headline.startswith("the reference itself is wrong: ")
@@ -227,20 +210,12 @@ def test_reference_that_could_not_be_decided_leaves_the_report_open() -> None:
     )
 
 
-class RoundedInside(torch.autograd.Function):
-    """x, rounded where no operator of torch shows it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return torch.from_numpy(x.double().numpy().astype("float16").astype("float64")).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
-        return grad_output
+def rounded_by_numpy(x: Tensor) -> Tensor:
+    return torch.from_numpy(x.double().numpy().astype("float16").astype("float64")).to(x.dtype)
 
 
 def test_function_that_float64_does_not_follow_has_no_truth() -> None:
-    rounded = RoundedInside.apply
+    rounded = with_vjp(rounded_by_numpy, lambda v, x: v)
     report = gradvet.check(rounded, torch.rand(20) + 0.5, reference=rounded, seed=0)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert any("the reference cannot be run in float64" in one.headline for one in about(report, Verdict.INCONCLUSIVE))

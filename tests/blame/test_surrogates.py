@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import gradvet
 from gradvet.core.results import Verdict
 from gradvet.errors import InvalidProblemError
+from tests.functions import with_vjp
 
 
 class Spike(torch.autograd.Function):
@@ -207,16 +208,7 @@ def test_large_loss_in_single_precision_is_no_surrogate(stops: Any) -> None:
     assert "surrogate" not in report.culprit.cause
 
 
-class SteepSpike(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return (x > 0).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
-        (x,) = ctx.saved_tensors
-        return g / (1.0 + (20.0 * x) ** 2)
+steep_spike = with_vjp(lambda x: (x > 0).to(x.dtype), lambda g, x: g / (1.0 + (20.0 * x) ** 2))
 
 
 class SteepSpiking(nn.Module):
@@ -228,7 +220,7 @@ class SteepSpiking(nn.Module):
         membrane, outputs = torch.zeros(8), []
         for _ in range(4):
             membrane = 0.9 * membrane + self.a(x)
-            spikes = SteepSpike.apply(membrane - 1.0)
+            spikes = steep_spike(membrane - 1.0)
             membrane = membrane - spikes.detach()
             outputs.append(self.b(spikes))
         return torch.stack(outputs)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import gradvet
 from gradvet.core.results import Verdict
+from tests.functions import with_vjp
 from tests.gallery import RIGHT
 from tests.gallery.right_precision import capped, with_tiny_cap
 
@@ -28,20 +29,11 @@ class NearKinks(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.out(torch.relu(self.hidden(x)))
         # In float32 alone, the gradient of one output is wrong.
-        return torch.cat([out[:, :4], Lost.apply(out[:, 4:], self.spoiled if x.dtype is torch.float32 else 1.0)], dim=1)
+        return torch.cat([out[:, :4], scaled(out[:, 4:], self.spoiled if x.dtype is torch.float32 else 1.0)], dim=1)
 
 
-class Lost(torch.autograd.Function):
-    """The identity with a gradient that is multiplied by a factor."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.factor * grads[0], None
+scaled = with_vjp(lambda x, factor: x.clone(), lambda v, x, factor: factor * v)
+"""The identity with a gradient that is multiplied by a factor."""
 
 
 @pytest.mark.parametrize("seed", range(1))
@@ -69,7 +61,7 @@ def test_few_entries_with_much_roundoff_around_them_pass(case: Any) -> None:
 
 def test_lost_gradient_of_a_tiny_input_in_float32_alone_does_not_pass() -> None:
     def lost(x: Tensor, cap: Tensor) -> Tensor:
-        return capped(x, Lost.apply(cap, 0.0 if cap.dtype is torch.float32 else 1.0))
+        return capped(x, scaled(cap, 0.0 if cap.dtype is torch.float32 else 1.0))
 
     assert gradvet.check(lost, with_tiny_cap(), seed=20).verdict is not Verdict.PASS
 

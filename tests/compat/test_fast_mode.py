@@ -23,6 +23,7 @@ from gradvet.core import fast_mode
 from gradvet.core.events import listening
 from gradvet.core.fast_mode import MAX_IF_ACCEPTED, MAX_IF_REFUSED
 from gradvet.core.results import Report
+from tests.functions import with_vjp
 
 pytestmark = pytest.mark.filterwarnings("ignore:Input #0 requires gradient")
 
@@ -53,16 +54,9 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> T
 def scaled_gradient(function: Function, scale: Callable[[Tensor], Tensor]) -> Function:
     """The function with a gradient that goes through `scale`, which is the identity if it is right."""
 
-    class Scaled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, y: Tensor) -> Tensor:
-            return y.clone()
+    scaled = with_vjp(torch.clone, lambda v, y: scale(v.clone()))
 
-        @staticmethod
-        def backward(ctx: Any, cotangent: Tensor) -> Tensor:
-            return scale(cotangent.clone())
-
-    return lambda x: function(Scaled.apply(x))
+    return lambda x: function(scaled(x))
 
 
 def times(factor: float, *places: int) -> Callable[[Tensor], Tensor]:
@@ -208,16 +202,9 @@ def test_entry_at_a_kink_does_not_refuse_what_torch_accepts() -> None:
 def rounded(function: Function, grid: float) -> Function:
     """The function with values on a grid, and the gradient of the function itself."""
 
-    class Rounded(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, y: Tensor) -> Tensor:
-            return torch.round(y / grid) * grid
+    on_grid = with_vjp(lambda y: torch.round(y / grid) * grid, lambda v, y: v)
 
-        @staticmethod
-        def backward(ctx: Any, cotangent: Tensor) -> Tensor:
-            return cotangent
-
-    return lambda x: Rounded.apply(function(x))
+    return lambda x: on_grid(function(x))
 
 
 @pytest.mark.parametrize("grid", [1e-10, 4e-10, 2e-9, 1e-8])

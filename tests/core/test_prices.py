@@ -13,6 +13,7 @@ from torch.autograd.gradcheck import gradcheck as torch_gradcheck
 from gradvet.core import probe_plans
 from gradvet.core.modes import REVERSE
 from gradvet.core.problem import Problem
+from tests.functions import with_vjp
 
 from .wrong_jacobians import context_at, numbers
 
@@ -81,15 +82,7 @@ def test_certificate_of_few_entries_is_not_tried() -> None:
 
 
 def test_custom_rules_are_repeated_about_as_often_as_there_are_rows() -> None:
-    class Sine(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return x.sin()
-
-        @staticmethod
-        def backward(ctx: Any, cotangent: Tensor) -> Tensor:
-            return cotangent * ctx.saved_tensors[0].cos()
+    sine = with_vjp(torch.sin, lambda v, x: v * x.cos())
 
     assert probe_plans.repetitions(problem_of(torch.sin, 10)) == 0
-    assert [probe_plans.repetitions(problem_of(Sine.apply, size)) for size in (2, 10, 100)] == [0, 7, 50]
+    assert [probe_plans.repetitions(problem_of(sine, size)) for size in (2, 10, 100)] == [0, 7, 50]
