@@ -105,6 +105,12 @@ def test_values_that_are_not_finite_are_marked() -> None:
     assert len(elements(drawn(derivative=derivative)["heatmap"], "rect", "undefined")) == ROWS
 
 
+def test_difference_without_an_error_is_not_explained_as_a_line() -> None:
+    figure = drawn(sweep={"steps": [0.5, 0.25], "errors": [0.0, 0.0], "gap": 1.0})["sweep"]
+    assert [line.get("class") for line in elements(figure, "polyline")] == ["gap"]
+    assert figure.caption.startswith("error of the difference (not drawn: zero or not finite) against its step")
+
+
 @pytest.mark.parametrize(("missing", "left"), [("numerical", ["sweep"]), ("sweep", ["heatmap"])])
 def test_facts_that_are_missing_give_no_figure(missing: str, left: list[str]) -> None:
     assert list(drawn(**{missing: None})) == left

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gradvet.core.results import RENDERERS
+from gradvet.core.results import RENDERERS, Finding, Verdict
 from gradvet.reports.blame import fragment as blame
 from gradvet.reports.html import MissingLibraryError, page, templates, write
 from tests.reports.samples import doubtful, errored, failed, passed
@@ -128,6 +128,13 @@ def test_notebook_shows_verdict_worst_entry_and_replay() -> None:
     assert '<span class="badge fail">fail</span>' in text
     assert "<td>output [1]</td><td>weight [2]</td>" in re.sub(r"</?span.*?>", "", text)
     assert "gradvet.check(bad, inputs, seed=7)" in text
+
+
+def test_notebook_names_the_consequences_of_a_wrong_derivative_as_the_terminal_does() -> None:
+    consequence = Finding("symmetry", Verdict.FAIL, "the Hessian is not symmetric")
+    text = replace(failed(), findings=(*failed().findings, consequence))._repr_html_()
+    assert "<p><b>probably consequences</b>: symmetry</p>" in text
+    assert consequence.headline not in text
 
 
 def test_notebook_runs_no_scripts() -> None:

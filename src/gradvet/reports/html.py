@@ -117,6 +117,7 @@ def sweep(facts: Mapping[str, Any]) -> Figure | None:
         curves["floor"] = _points(steps, facts["floor"])
     if facts.get("gap"):
         curves["gap"] = _points([min(steps), max(steps)], [abs(float(facts["gap"]))] * 2)
+    curves = {name: points for name, points in curves.items() if points}
     heights = [y for points in curves.values() for _, y in points]
     if not heights:
         return None
@@ -140,7 +141,8 @@ def sweep(facts: Mapping[str, Any]) -> Figure | None:
     for name, points in curves.items():
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
         parts.append(f'<polyline class="{name}" points="{path}"/>')
-    caption = "error of the difference (line) against its step"
+    shown_errors = "(line)" if "difference" in curves else "(not drawn: zero or not finite)"
+    caption = f"error of the difference {shown_errors} against its step"
     if "floor" in curves:
         caption += ", with what roundoff alone gives (dotted)"
     if "gap" in curves:

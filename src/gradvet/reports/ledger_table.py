@@ -6,8 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gradvet.core.results import ACCEPTED, FLOAT64, GIVEN, NO_MEMORY, LedgerRow, Report, Verdict, suggested_resolution
-from gradvet.reports.wording import MODE_NAMES, counted, notable_findings
+from gradvet.core.results import (
+    ACCEPTED,
+    FLOAT64,
+    GIVEN,
+    NO_MEMORY,
+    Finding,
+    LedgerRow,
+    Report,
+    Verdict,
+    suggested_resolution,
+)
+from gradvet.reports.wording import MODE_NAMES, counted, notable_findings, other_findings
 
 HEADINGS = ("tensor", "precision", "mode", "compared", "resolution", "verdict")
 MAX_ROWS = 8
@@ -244,7 +254,16 @@ def _reason(report: Report, row: LedgerRow) -> str:
     return words.removesuffix(f" ({row.mode} mode)")
 
 
-def is_in_ledger(report: Report, check: str, headline: str) -> bool:
+def brief_findings(report: Report) -> tuple[list[Finding], list[tuple[str, str]]]:
+    """The first notable finding, and labels and texts of the others, without those whose reason the ledger gives."""
+    first, others = notable_findings(report)[:1], other_findings(report)
+    return (
+        [one for one in first if one.advice or not _is_in_ledger(report, one.check, one.headline)],
+        [pair for pair in others if not _is_in_ledger(report, *pair)],
+    )
+
+
+def _is_in_ledger(report: Report, check: str, headline: str) -> bool:
     """Whether the sentences of an inconclusive report about open rows say what this finding about a mode says."""
     rows = [row for row in report.open_rows if row.mode == check and report.verdict is Verdict.INCONCLUSIVE]
     reasons = [reason for row in rows for reason in _reason(report, row).split("; ")]

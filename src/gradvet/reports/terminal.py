@@ -19,7 +19,14 @@ from rich.text import Text
 
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.reports import wording
-from gradvet.reports.ledger_table import HEADINGS, LedgerLine, is_in_ledger, shown_in_terminal, what_to_do, why_not_pass
+from gradvet.reports.ledger_table import (
+    HEADINGS,
+    LedgerLine,
+    brief_findings,
+    shown_in_terminal,
+    what_to_do,
+    why_not_pass,
+)
 
 COLOURS = {
     Verdict.PASS: "bold green",
@@ -78,10 +85,7 @@ def renderable(report: Report, *, verbose: bool = False) -> RenderableType:
     head = _head(report)
     if report.verdict is Verdict.PASS and not verbose:
         return Group(head, *(labelled("note", note) for note in report.notes))
-    notable, others = wording.notable_findings(report), list[tuple[str, str]]()
-    if not verbose:
-        others = [pair for pair in wording.other_findings(report) if not is_in_ledger(report, *pair)]
-        notable = [one for one in notable[:1] if one.advice or not is_in_ledger(report, one.check, one.headline)]
+    notable, others = (wording.notable_findings(report), []) if verbose else brief_findings(report)
     findings = [part for finding in notable for part in _finding(finding)]
     findings += [labelled(label, text) for label, text in others]
     ledger = list(_ledger(report, verbose=verbose))
