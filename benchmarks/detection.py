@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import multiprocessing
 import sys
 import time
 import warnings
@@ -103,17 +104,33 @@ def in_half(name: str, half: str) -> bool:
 
 
 def database_rows(wanted: argparse.Namespace) -> Iterator[Row]:
-    deadline = time.perf_counter() + wanted.time_budget
-    for operator in operators(wanted.ops):
-        if not in_half(operator.full_name, wanted.half) or time.perf_counter() > deadline:
-            continue
+    """The rows of the operators, one after the other or in `--jobs` processes."""
+    names = [op.full_name for op in operators(wanted.ops) if in_half(op.full_name, wanted.half)]
+    deadline = time.monotonic() + wanted.time_budget
+    if wanted.jobs == 1:
+        for name in names:
+            yield from operator_rows(wanted, deadline, name)
+    else:
+        with multiprocessing.get_context("spawn").Pool(wanted.jobs) as pool:
+            for rows in pool.imap(partial(operator_rows, wanted, deadline), names):
+                yield from rows
+
+
+def operator_rows(wanted: argparse.Namespace, deadline: float, name: str) -> list[Row]:
+    """`check` of one operator at its samples, right and with planted faults; nothing after the deadline."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    rows = []
+    for operator in (op for op in operators(name) if op.full_name == name):
         for dtype in DTYPES:
             for sample in small(draw(operator, dtype), wanted.samples, wanted.max_entries):
-                yield row_of("right", sample, wanted.seed)
-                for fault in FAULTS.get(dtype, ()):
-                    spoiled = attempt(partial(planted, sample, fault))
-                    if spoiled is not None:
-                        yield row_of(fault.value, spoiled, wanted.seed)
+                if time.monotonic() > deadline:
+                    return rows
+                rows.append(row_of("right", sample, wanted.seed))
+                spoiled = (attempt(partial(planted, sample, fault)) for fault in FAULTS.get(dtype, ()))
+                faults = zip(FAULTS.get(dtype, ()), spoiled, strict=True)
+                rows += [row_of(fault.value, wrong, wanted.seed) for fault, wrong in faults if wrong is not None]
+    return rows
 
 
 def attempt(call: Callable[[], Sample | None]) -> Sample | None:
@@ -333,6 +350,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-entries", default=100_000, type=int, metavar="N", help="numbers in a Jacobian")
     parser.add_argument("--time-budget", default=float("inf"), type=float, metavar="SECONDS")
     parser.add_argument("--seed", default=1, type=int)
+    parser.add_argument("--jobs", default=1, type=int, metavar="N", help="processes for the operators")
     parser.add_argument("--no-database", action="store_true")
     parser.add_argument("--no-gallery", action="store_true")
     parser.add_argument("--no-cost", action="store_true")
