@@ -212,7 +212,8 @@ def _facts(decision: Decision) -> dict[str, object]:
 
 
 def _resolutions(context: Context, mode: Mode) -> dict[str, float]:
-    return {leaf.name: context.resolution(mode.name, leaf.name) for leaf in context.problem.domain.leaves}
+    ledger, leaves = context.record.ledger, context.problem.domain.leaves
+    return {leaf.name: ledger.resolution(leaf.name, mode.name, context.precision) for leaf in leaves}
 
 
 def _accuracy_hides_errors(context: Context) -> bool:

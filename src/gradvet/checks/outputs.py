@@ -65,7 +65,7 @@ def detached(context: Context) -> Iterator[Finding]:
         yield Finding("detached", Verdict.SKIPPED, "the function could not be evaluated beside the point")
         return
     moved = change > thresholds.ROUNDOFFS * problem.eps * xp.abs(before)
-    names = [leaf.name for leaf, part in problem.nondifferentiable if bool(xp.any(moved[part]))]
+    names = [leaf.name for leaf, part in problem.nondifferentiable.sections if bool(xp.any(moved[part]))]
     if names:
         words = f"{', '.join(names)} varies with the inputs but has no derivative"
         context.record.note(f"{words}: is that meant so?")

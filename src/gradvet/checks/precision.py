@@ -94,8 +94,8 @@ def precision_against(
 
 def _is_settled(context: Context, finding: Finding) -> bool:
     """Whether the derivatives agree, and every input was compared as sharply as asked for."""
-    mode = str(finding.facts.get("mode"))
-    sharpest = [context.resolution(mode, leaf.name) for leaf in context.problem.domain.leaves]
+    mode, ledger = str(finding.facts.get("mode")), context.record.ledger
+    sharpest = [ledger.resolution(leaf.name, mode, GIVEN) for leaf in context.problem.domain.leaves]
     return finding.verdict is Verdict.PASS and max(sharpest, default=0.0) <= context.asked_resolution
 
 

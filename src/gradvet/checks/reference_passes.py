@@ -76,7 +76,7 @@ class Reference:
 
     def gradients(self) -> Iterator[ComparedTensor]:
         domain = self.kernel.domain
-        for (leaf, part), form in zip(domain, self.formats(self.kernel, domain), strict=True):
+        for (leaf, part), form in zip(domain.sections, self.formats(self.kernel, domain), strict=True):
             yield ComparedTensor(f"grad of {leaf.name}", leaf, part, form, False)
 
     def rounded(self, v: Array) -> Array:
@@ -103,8 +103,8 @@ class Reference:
     def _pass(self, other: Problem, v: Array, displacement: Array | None) -> FreshPass:
         """Outputs that only kernel or reference can differentiate have no cotangent."""
         kernel, outputs = self.kernel, self._outputs(other)
-        slices = {leaf.name: part for leaf, part in other.domain}
-        inputs = [(part, slices[leaf.name]) for leaf, part in kernel.domain]
+        slices = {leaf.name: part for leaf, part in other.domain.sections}
+        inputs = [(part, slices[leaf.name]) for leaf, part in kernel.domain.sections]
         if displacement is not None:
             displacement = _moved(displacement, inputs, other.zeros(other.domain.size))
         found = other.variants.fresh_pass(_moved(v, outputs, other.zeros(other.codomain.size)), displacement)

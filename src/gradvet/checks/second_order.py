@@ -115,7 +115,7 @@ def _hessian_form(derived: Context, inputs: int) -> tuple[Array, Array]:
     problem, domain = derived.problem, derived.problem.domain
     u, cotangent = derived.joint_direction(), problem.zeros(problem.codomain.size)
     u[domain.offsets[inputs] :] = 0.0
-    for leaf, part in problem.codomain:
+    for leaf, part in problem.codomain.sections:
         cotangent[part] = u[domain.slices[leaf.position]]
     product = problem.vjp(cotangent)
     product[domain.offsets[inputs] :] = 0.0

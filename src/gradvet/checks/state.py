@@ -65,7 +65,7 @@ def partial_requires_grad(context: Context) -> Iterator[Finding]:
     if len(domain.leaves) < 2 or not context.problem.codomain.size:
         return
     v, expected = context.random_vjp
-    for number, (leaf, part) in enumerate(islice(domain, MAX_INPUTS_ALONE)):
+    for number, (leaf, part) in enumerate(islice(domain.sections, MAX_INPUTS_ALONE)):
         try:
             alone = context.problem.variants.of_one_input(number, v)
         except DerivativeError as error:

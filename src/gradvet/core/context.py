@@ -103,20 +103,6 @@ class Context:
         """The differentiable outputs at the point."""
         return self.problem.value[: self.problem.codomain.size]
 
-    # Ledger
-
-    def compared(self, mode: str, name: str, resolution: float) -> None:
-        """Enter a comparison of an input by its name."""
-        self.record.ledger.compared(name, mode, self.precision, resolution)
-
-    def left_out(self, mode: str, name: str, elements: int, reason: str) -> None:
-        """Enter that elements of an input were not compared."""
-        self.record.ledger.left_out(name, mode, self.precision, elements, reason)
-
-    def resolution(self, mode: str, name: str) -> float:
-        """The best resolution of an input so far."""
-        return self.record.ledger.resolution(name, mode, self.precision)
-
     # Precision and budget
 
     @property
@@ -327,7 +313,7 @@ class Context:
 
     # Probes of the exact checks
 
-    @property
+    @cached_property
     def random_vjp(self) -> tuple[Array, Array]:
         """A random cotangent and its VJP."""
         v, gradient = self._random_gradient

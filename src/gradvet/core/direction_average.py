@@ -66,7 +66,7 @@ def decide_by_averages(context: Context, mode: Mode) -> Iterator[Decision]:
 
     Needed by `linear_kernel_in_float16` and `squash_every_second_lost_in_float16`.
     """
-    for leaf, part in context.problem.domain:
+    for leaf, part in context.problem.domain.sections:
         if not leaf.coordinates.size:
             continue
         if context.out_of_budget:
@@ -85,7 +85,7 @@ def decide_by_averages(context: Context, mode: Mode) -> Iterator[Decision]:
             decision = decision.weakened(Reason.NO_SIGNAL)
         if decision.verdict is Verdict.PASS:
             context.record.note(AVERAGED)
-            context.compared(mode.name, leaf.name, decision.bar)
+            context.record.ledger.compared(leaf.name, mode.name, context.precision, decision.bar)
         yield decision
         if decision.verdict is Verdict.FAIL:
             return

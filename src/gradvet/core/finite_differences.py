@@ -34,7 +34,7 @@ def step_lengths(problem: Problem) -> Array:
     """max(|x|, ¼ rms of its tensor) for each coordinate; 0 for what is infinite or not a number."""
     point = problem.point
     xp, lengths = namespace(point), problem.zeros(problem.domain.size)
-    for leaf, part in problem.domain:
+    for leaf, part in problem.domain.sections:
         x = point[part]
         if leaf.coordinates.parts == 1:
             size = xp.abs(x)

@@ -150,7 +150,7 @@ def natural_noise(context: Context, v: Array) -> Array:
     problem, xp = context.problem, namespace(v)
     typical, unit = nonzero_rms(finite_part(v * context.value)), nonzero_rms(v)
     noise = xp.zeros_like(context.lengths)
-    for leaf, part in problem.domain:
+    for leaf, part in problem.domain.sections:
         # Where many elements of an input make up few outputs, each contributes less.
         share = typical / max(1.0, leaf.coordinates.size / problem.codomain.size)
         # Saturated outputs: the values inside that cancel are of size one.
@@ -172,7 +172,7 @@ def inner_noise(context: Context, v: Array) -> Array:
     if size > problem.eps**thresholds.HALF_THE_DIGITS * unit:
         return noise
     unit /= math.sqrt(max(1, int(xp.count_nonzero(v))))
-    for leaf, part in problem.domain:
+    for leaf, part in problem.domain.sections:
         noise[part] = problem.eps * unit / max(1.0, leaf.coordinates.size / problem.codomain.size)
     return noise
 

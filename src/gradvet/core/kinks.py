@@ -80,11 +80,11 @@ def enter_kinks(
     xp = context.xp
     one_sided = norm(cotangent.v, xp.abs(difference.odd) + xp.abs(difference.even))
     contributions = typical_contributions(context.problem, cotangent.vjp, difference.u)
-    kept = {leaf.name for leaf, part in context.problem.domain if peak(rest[part])}
+    kept = {leaf.name for leaf, part in context.problem.domain.sections if peak(rest[part])}
     alone = {name: size or one_sided for name, size in contributions.items() if name not in kept}
     enter_resolution(context, mode, alone, bar)
     for name in alone if is_seen_nearby else ():
-        context.compared(mode.name, name, context.options.resolution)
+        context.record.ledger.compared(name, mode.name, context.precision, context.options.resolution)
 
 
 def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> tuple[Array, Entry | None]:

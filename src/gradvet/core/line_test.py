@@ -44,7 +44,7 @@ there: the full test of a ReLU at zeros would take ten times the evaluations of 
 
 def typical_contributions(problem: Problem, w: Array, u: Array) -> dict[str, float]:
     """For each input that u moves: root mean square of the nonzero products w_j u_j, zero if all are zero."""
-    moved = zip(problem.domain, nonzero_rms_by_leaf(problem.domain, w * u), strict=True)
+    moved = zip(problem.domain.sections, nonzero_rms_by_leaf(problem.domain, w * u), strict=True)
     return {leaf.name: typical for (leaf, part), typical in moved if typical or bool((u[part] != 0.0).any())}
 
 
@@ -56,7 +56,7 @@ def open_rows(context: Context, mode: Mode) -> list[str]:
     problem, xp, ledger, opened = context.problem, context.xp, context.record.ledger, []
     value, is_finite = context.value, all_finite(problem.point)
     lost = int(xp.count_nonzero(value != value))
-    for leaf, part in problem.domain:
+    for leaf, part in problem.domain.sections:
         row, size, unknown = (leaf.name, mode.name, context.precision), leaf.coordinates.size, 0
         if not is_finite:
             size = int(xp.count_nonzero(~xp.isinf(problem.point[part]))) or size
@@ -76,7 +76,9 @@ def enter_resolution(context: Context, mode: Mode, contributions: Mapping[str, f
         _note_constant(context, contributions)
     for name, contribution in contributions.items():
         if contribution or not bar:
-            context.compared(mode.name, name, bar / contribution if contribution else 0.0)
+            context.record.ledger.compared(
+                name, mode.name, context.precision, bar / contribution if contribution else 0.0
+            )
 
 
 def _note_constant(context: Context, names: Iterable[str]) -> None:
@@ -265,7 +267,7 @@ def _not_faint(context: Context, u: Array, cotangent: Cotangent, names: Iterable
     `test_common_shift_before_a_softmax_passes`.
     """
     v = cotangent.v
-    for leaf, part in context.problem.domain:
+    for leaf, part in context.problem.domain.sections:
         own = window(u, part)
         claimed = norm(cotangent.vjp, own)
         if leaf.name in names and (

@@ -343,7 +343,7 @@ def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
     found: dict[str, list[Verdict]] = {leaf.name: [] for leaf in (*domain.leaves, *codomain.leaves)}
     v, joint = problem.random(codomain.size, Distribution.NEAR_UNIT), context.joint_direction()
     cotangents = [context.cotangent(window(v, rows)) for rows in codomain.slices]
-    for leaf, part in domain:
+    for leaf, part in domain.sections:
         u = context.restricted(window(joint, part))
         if context.out_of_budget or not peak(u):
             continue
@@ -352,7 +352,9 @@ def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
             found[leaf.name].append(verdict)
             found[output.name].append(verdict)
         if _combined(found[leaf.name]) is Verdict.PASS:
-            context.compared(mode.name, leaf.name, max(resolution for _, resolution in pairs))
+            context.record.ledger.compared(
+                leaf.name, mode.name, context.precision, max(resolution for _, resolution in pairs)
+            )
     return {name: _combined(verdicts) for name, verdicts in found.items()}
 
 

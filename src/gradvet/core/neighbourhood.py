@@ -152,7 +152,7 @@ def _operands(problem: Problem, rows: range, columns: range) -> dict[str, Array]
     for own, places, axis in ((codomain, rows, 1), (domain, columns, 0)):
         start, lengths = _section(own, places.start).start, _lengths(own, places.start)
         for space, values in ((domain, problem.point), (codomain, problem.value)):
-            for leaf, part in space:
+            for leaf, part in space.sections:
                 shape, size = getattr(leaf.coordinates, "shape", ()), part.stop - part.start
                 if size > 1 and lengths[-len(shape) :] == tuple(shape) and math.prod(shape) == size:
                     xp = namespace(values)

@@ -171,7 +171,7 @@ def decide_hidden_outputs(
             context.record.note(NEGLIGIBLE.format(*numbers))
             return
         size = sum(xp.abs(finite_part(cotangent.vjp)) for cotangent in cotangents)
-        for leaf, part in context.problem.domain:
+        for leaf, part in context.problem.domain.sections:
             if peak(size[part]) or not peak(size):
                 leave_out(leaf, leaf.coordinates.size, HIDDEN.format(*numbers))
     yield decision

@@ -359,15 +359,15 @@ class SlopeTest:
         yield self._refining(inside, cotangent)
 
     def _resolution(self, name: str) -> float:
-        return self.context.resolution(self.mode.name, name)
+        return self.context.record.ledger.resolution(name, self.mode.name, self.context.precision)
 
     def leave_out(self, leaf: Leaf, count: int, reason: str) -> None:
-        self.context.left_out(self.mode.name, leaf.name, count, reason)
+        self.context.record.ledger.left_out(leaf.name, self.mode.name, self.context.precision, count, reason)
 
     def _leave_out_columns(self, columns: Array, reason: str) -> None:
         self.lost = columns if self.lost is None else self.lost | columns
         xp = self.context.xp
-        for leaf, part in self.context.problem.domain:
+        for leaf, part in self.context.problem.domain.sections:
             if bool(xp.any(columns[part])):
                 self.leave_out(leaf, int(xp.count_nonzero(self.lost[part])), reason)
 

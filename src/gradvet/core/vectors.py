@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -61,7 +61,7 @@ class Leaf(NamedTuple):
 class Space:
     """Named leaves side by side; a vector of the space is the concatenation of the leaves' coordinates."""
 
-    __slots__ = ("leaves", "offsets", "parts", "size", "slices")
+    __slots__ = ("leaves", "offsets", "parts", "sections", "size", "slices")
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         self.leaves = tuple(leaves)
@@ -74,10 +74,8 @@ class Space:
             self.parts = max(self.parts, leaf.coordinates.parts)
         self.slices = tuple(map(slice, self.offsets, self.offsets[1:]))
         """Where the coordinates of each leaf lie in a vector of the space."""
-
-    def __iter__(self) -> Iterator[tuple[Leaf, slice]]:
-        """Each leaf with the part of a vector that holds its coordinates."""
-        return zip(self.leaves, self.slices, strict=True)
+        self.sections = tuple(zip(self.leaves, self.slices, strict=True))
+        """Each leaf with that."""
 
     def leaf_of(self, index: int) -> int:
         """The number of the leaf that a coordinate belongs to."""
