@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from gradvet.core.context import Context
-from gradvet.core.gradient_match import GradientMismatch, gradient_mismatch, smoothed_noise
+from gradvet.core.gradient_match import gradient_mismatch, smoothed_noise
 from tests.core.contexts import context_of, point
 from tests.functions import with_derivative
 
 
-def gap(context: Context, *factors: float) -> GradientMismatch | None:
+def gap(context: Context, *factors: float) -> str | None:
     """Between the gradient and itself times these factors."""
     v, expected = context.random_vjp
     return gradient_mismatch(context, v, expected * torch.tensor(factors, dtype=torch.float64), expected)
@@ -33,17 +33,14 @@ def test_gradients_may_differ_by_a_millionth_of_the_largest_entry(factor: float)
 @pytest.mark.parametrize("factor", [1.0 + 1e-5, 1.0 - 1e-5, 0.0, -1.0, math.nan, math.inf])
 def test_entry_that_differs_more_is_named_with_both_values(factor: float) -> None:
     context = straight()
-    found = gap(context, 1.0, factor, 1.0)
-    assert found is not None
-    assert str(found.place) == "input 0 [1]"
-    assert found.expected == float(context.random_vjp[1][1])
-    assert found.found == pytest.approx(factor * found.expected, nan_ok=True)
+    expected = float(context.random_vjp[1][1])
+    assert gap(context, 1.0, factor, 1.0) == f"at input 0 [1]: {factor * expected:.10g} instead of {expected:.10g}"
 
 
 def test_worst_of_several_entries_is_named() -> None:
     found = gap(straight(), 1.01, 1.0, 1.5)
     assert found is not None
-    assert str(found.place) == "input 0 [2]"
+    assert found.startswith("at input 0 [2]: ")
 
 
 def test_where_the_reference_is_not_finite_nothing_is_held_to_it() -> None:
@@ -58,7 +55,7 @@ def test_every_input_is_held_to_its_own_size() -> None:
     assert gap(context, 1.0, 1.0 + 1e-7) is None
     found = gap(context, 1.0, 1.001)
     assert found is not None
-    assert str(found.place) == "input 1 [0]"
+    assert found.startswith("at input 1 [0]: ")
 
 
 def test_roundoff_of_the_input_that_matters_most_is_forgiven_to_all() -> None:
@@ -83,7 +80,7 @@ def test_entry_that_differs_is_found_beside_one_that_is_not_finite(factor: float
     lost = expected * torch.tensor([math.inf, 1.0, 1.0], dtype=torch.float64)
     found = gradient_mismatch(context, v, expected * torch.tensor([1.0, 1.0, factor], dtype=torch.float64), lost)
     assert found is not None
-    assert str(found.place) == "input 0 [2]"
+    assert found.startswith("at input 0 [2]: ")
 
 
 def test_noise_is_smoothed_by_the_median_of_the_leaf_and_of_neighbours() -> None:
@@ -101,7 +98,7 @@ def test_noise_is_smoothed_by_the_median_of_the_leaf_and_of_neighbours() -> None
 def test_rules_of_the_framework_that_overflow_in_one_layout_do_not_fail() -> None:
     """A rule of one's own that does fails, and so does every rule in float64."""
 
-    def lost(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> GradientMismatch | None:
+    def lost(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> str | None:
         context = context_of(function, point(0.3, -1.2, 0.7, dtype=dtype))
         return gap(context, 1.0, math.nan, 1.0)
 

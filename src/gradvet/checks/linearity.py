@@ -10,10 +10,10 @@ from itertools import pairwise
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import (
-    GradientMismatch,
     derivative_jitter,
     explained_by_response,
     gradient_mismatch,
+    mismatch_at,
 )
 from gradvet.core.problem import Distribution
 from gradvet.core.provenance import raising_line
@@ -101,17 +101,14 @@ def disproportion(context: Context) -> tuple[str, str] | None:
     problem, (v, of_v), xp = context.problem, context.random_vjp, context.xp
     has_range = not spacing_at_zero(context.eps)  # in float16 small numbers are rounded more
 
-    def gap(scale: float) -> GradientMismatch | None:
+    def gap(scale: float) -> str | None:
         found = problem.vjp(-scale * v) / -scale
         least = (sys.float_info.min if context.is_double else SINGLE_TINY) / scale
         error = finite_part(xp.abs(found - of_v)) - context.asked_resolution * finite_part(xp.abs(of_v)) - least
-        index = int(xp.argmax(error))
-        if float(error[index]) > 0.0 and scale != 1.0:
+        if float(xp.max(error)) > 0.0 and scale != 1.0:
             error -= explained_by_response(context, scale * v) / scale
-            index = int(xp.argmax(error))
-        if not float(error[index]) > 0.0:
-            return None
-        return GradientMismatch(problem.domain.locate(index), -float(found[index]), -float(of_v[index]))
+        column = int(xp.argmax(error))
+        return mismatch_at(context, column, -found, -of_v) if float(error[column]) > 0.0 else None
 
     scale = SMALL_SCALE if has_range else 1.0
     if (found := gap(scale)) is None and has_range:
@@ -125,8 +122,7 @@ def disproportion(context: Context) -> tuple[str, str] | None:
         return None
     sizes = ("smaller", "times") if scale < 1.0 else ("larger", "over")
     words = "the gradient is not proportional to grad_output: for one 10⁶ times {} it is, {} 10⁶,".format(*sizes)
-    words = f"{words} {found.found:.10g} instead of {found.expected:.10g} at {found.place}"
-    return words, SMALL_ADVICE if scale < 1.0 else LARGE_ADVICE
+    return f"{words} {found}", SMALL_ADVICE if scale < 1.0 else LARGE_ADVICE
 
 
 def none_grad_output(context: Context) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import value_signs
-from gradvet.core.problem import Distribution, FreshPass, Problem
+from gradvet.core.problem import Distribution, Problem
 from gradvet.core.reference_comparison import Samples
 from gradvet.core.reference_errors import Format
 from gradvet.core.vectors import Array, Leaf, Space, namespace, nan_as_inf, peak
@@ -30,6 +30,10 @@ NEIGHBOURS = 3
 
 DRAWN = 9
 """Number of grad_outputs for which wrong entries are compared again."""
+
+
+Pass = tuple[Array, Array]
+"""Values and gradient of a fresh pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +89,7 @@ class Reference:
         there = _moved(v, outputs, self.plain.zeros(self.plain.codomain.size))
         return self.kernel.representable(_moved(self.plain.representable(there), outputs, v, reverse=True))
 
-    def passes(self, v: Array, displacement: Array | None = None) -> tuple[FreshPass, FreshPass, FreshPass]:
+    def passes(self, v: Array, displacement: Array | None = None) -> tuple[Pass, Pass, Pass]:
         """A pass of the kernel, of the reference in float64, and of the reference in the kernel's precision."""
         return (
             self.kernel.variants.fresh_pass(v, displacement),
@@ -93,25 +97,26 @@ class Reference:
             self.plain_pass(v, displacement),
         )
 
-    def true_pass(self, v: Array, displacement: Array | None = None) -> FreshPass:
+    def true_pass(self, v: Array, displacement: Array | None = None) -> Pass:
         return self._pass(self.truth, v, displacement)
 
-    def plain_pass(self, v: Array, displacement: Array | None = None) -> FreshPass:
+    def plain_pass(self, v: Array, displacement: Array | None = None) -> Pass:
         with self.around:
             return self._pass(self.plain, v, displacement)
 
-    def _pass(self, other: Problem, v: Array, displacement: Array | None) -> FreshPass:
+    def _pass(self, other: Problem, v: Array, displacement: Array | None) -> Pass:
         """Outputs that only kernel or reference can differentiate have no cotangent."""
         kernel, outputs = self.kernel, self._outputs(other)
         slices = {leaf.name: part for leaf, part in other.domain.sections}
         inputs = [(part, slices[leaf.name]) for leaf, part in kernel.domain.sections]
         if displacement is not None:
             displacement = _moved(displacement, inputs, other.zeros(other.domain.size))
-        found = other.variants.fresh_pass(_moved(v, outputs, other.zeros(other.codomain.size)), displacement)
-        values = kernel.zeros(kernel.codomain.size + kernel.nondifferentiable.size)
-        return FreshPass(
-            _moved(found.values, outputs, values, reverse=True),
-            _moved(found.gradient, inputs, kernel.zeros(kernel.domain.size), reverse=True),
+        v = _moved(v, outputs, other.zeros(other.codomain.size))
+        values, gradient = other.variants.fresh_pass(v, displacement)
+        everything = kernel.zeros(kernel.codomain.size + kernel.nondifferentiable.size)
+        return (
+            _moved(values, outputs, everything, reverse=True),
+            _moved(gradient, inputs, kernel.zeros(kernel.domain.size), reverse=True),
         )
 
     def _outputs(self, other: Problem) -> list[tuple[slice, slice]]:
@@ -129,8 +134,9 @@ class ComparedTensor:
     form: Format
     is_output: bool
 
-    def of(self, found: FreshPass) -> Array:
-        vector = found.values if self.is_output else found.gradient
+    def of(self, found: Pass) -> Array:
+        values, gradient = found
+        vector = values if self.is_output else gradient
         return namespace(vector).reshape(vector[self.part], (1, *self.form.shape))
 
 

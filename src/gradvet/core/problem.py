@@ -32,14 +32,6 @@ class FreshGradient:
     """Whether a call with other arguments in between returned other values."""
 
 
-@dataclass(frozen=True, slots=True)
-class FreshPass:
-    """Values (codomain, then nondifferentiable outputs) and gradient of a forward and a backward pass of their own."""
-
-    values: Array
-    gradient: Array
-
-
 @dataclass(eq=False)
 class GradientVariants:
     """The same gradient, obtained otherwise. Each gives Jᵀv as a vector, or None where there is nothing to arrange.
@@ -66,8 +58,11 @@ class GradientVariants:
         """
         raise UnsupportedError("this frontend has no graphs")
 
-    def fresh_pass(self, v: Array, displacement: Array | None = None) -> FreshPass:
-        """Through a call on copies of all arguments and of v, displaced or not: the passes may overwrite them."""
+    def fresh_pass(self, v: Array, displacement: Array | None = None) -> tuple[Array, Array]:
+        """Values (codomain, then nondifferentiable outputs) and gradient of a forward and a backward pass of their own.
+
+        They are given copies of all arguments, displaced or not, and of v, which they may overwrite.
+        """
         raise UnsupportedError("this frontend compares no kernels")
 
     def repeated(self, v: Array) -> Array:

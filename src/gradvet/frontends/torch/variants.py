@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gradvet.core import thresholds
-from gradvet.core.problem import FreshGradient, FreshPass, GradientVariants
+from gradvet.core.problem import FreshGradient, GradientVariants
 from gradvet.core.vectors import Space, peak
 from gradvet.errors import DerivativeError, OtherValuesError, UnsupportedError
 from gradvet.frontends.torch import private
@@ -125,7 +125,7 @@ class TorchVariants(GradientVariants):
         expanded = [t.reshape(-1)[0].expand(t.shape) if t.numel() else t for t in plain]
         return self._for_cotangents("expanded", expanded)
 
-    def fresh_pass(self, v: Tensor, displacement: Tensor | None = None) -> FreshPass:
+    def fresh_pass(self, v: Tensor, displacement: Tensor | None = None) -> tuple[Tensor, Tensor]:
         problem = self.problem
         arguments = [a.detach().clone() if isinstance(a, Tensor) else a for a in problem.arguments]
         point = problem.point if displacement is None else problem.point + displacement
@@ -137,7 +137,7 @@ class TorchVariants(GradientVariants):
         values = problem.vector(Space([*problem.codomain.leaves, *problem.nondifferentiable.leaves]), outputs)
         own, cotangents = outputs[: len(problem.codomain.leaves)], unflattened(problem.codomain, v)
         found = problem.gradients(own, cotangents, self._sources(arguments))
-        return FreshPass(values, problem.vector(problem.domain, found))
+        return values, problem.vector(problem.domain, found)
 
     def fresh_gradient(self, v: Tensor, *, interleaved: bool = False, shifted: bool = False) -> FreshGradient:
         problem = self.problem
