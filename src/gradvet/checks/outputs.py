@@ -126,32 +126,24 @@ def _within_step(context: Context) -> Iterator[Array]:
     """Differences that no input's own step exceeds: along one direction in fast mode, else column by column."""
     projections = context.projections
     if projections.is_strict or context.options.exhaustive:
-        yield from _columns(context)
+        numerical, rows = CentralDifferences(projections), context.problem.codomain.size
+        for index in range(context.problem.domain.size):
+            yield numerical.everything(index, index + 1)[rows:, 0]
         return
     u = projections.unit_direction(0)
     found = projections.two_sided_along(u / float(u @ u) ** 0.5, 1.0)
     yield found.nondifferentiable / found.step
 
 
-def _columns(context: Context) -> Iterator[Array]:
-    numerical, rows = CentralDifferences(context.projections), context.problem.codomain.size
-    for index in range(context.problem.domain.size):
-        yield numerical.everything(index, index + 1)[rows:, 0]
-
-
 def _names(context: Context, slopes: Iterable[Array], limit: float) -> list[str]:
     """Names of the outputs without derivative that vary in at least one of these; stops when all do."""
-    nondifferentiable, found = context.problem.nondifferentiable, set[int]()
+    nondifferentiable, found = context.problem.nondifferentiable, set[str]()
     for slope in slopes:
-        found |= {number for number, part in enumerate(nondifferentiable.slices) if _moves(slope[part], limit)}
+        moves = ~(abs(slope) <= limit)
+        found |= {leaf.name for leaf, part in nondifferentiable.sections if bool(moves[part].any())}
         if len(found) == len(nondifferentiable.leaves):
             break
-    return [leaf.name for number, leaf in enumerate(nondifferentiable.leaves) if number in found]
-
-
-def _moves(slope: Array, limit: float) -> bool:
-    xp = namespace(slope)
-    return bool(xp.any(~(xp.abs(slope) <= limit)))
+    return [leaf.name for leaf in nondifferentiable.leaves if leaf.name in found]
 
 
 def metadata(context: Context) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.gradient_match import gradient_mismatch
+from gradvet.core.gradient_match import agreement, gradient_mismatch
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import by_framework
 from gradvet.core.vectors import Array, equal
@@ -47,12 +47,12 @@ def reentrancy(context: Context) -> Iterator[Finding]:
     v, _ = context.random_vjp
     # Not with the graph of the point, which later calls may have changed.
     gap = gradient_mismatch(context, v, context.interleaved.gradient, context.fresh.gradient)
-    if gap is None:
-        yield Finding("reentrancy", Verdict.PASS, "passes at other inputs change nothing")
-        return
-    headline = f"passes at other inputs before the backward pass change the gradient, {gap}"
+    same, differs = (
+        "passes at other inputs change nothing",
+        "passes at other inputs before the backward pass change the gradient",
+    )
     advice = "Save what backward needs in its own context, not in a global, a module or a shared workspace."
-    yield Finding("reentrancy", Verdict.FAIL, headline, advice=advice)
+    yield agreement("reentrancy", gap, same, differs, advice)
 
 
 MAX_INPUTS_ALONE = 16
@@ -97,7 +97,7 @@ def partial_requires_grad(context: Context) -> Iterator[Finding]:
 def accumulation(context: Context) -> Iterator[Finding]:
     """`backward()` must add to gradients that `.grad` holds already."""
     v, expected = context.random_vjp
-    gap = None
+    gap: str | None = ""
     try:
         # First with the graph of the point, which later calls may have changed; then with a fresh one.
         for found in context.problem.variants.accumulated(v):
@@ -106,32 +106,28 @@ def accumulation(context: Context) -> Iterator[Finding]:
             is_close = abs(found - expected) <= roundoff * (2.0 + abs(expected))
             gap = gradient_mismatch(context, v, context.xp.where(is_close, expected, found), expected)
             if gap is None:
-                yield Finding("accumulation", Verdict.PASS, "gradients add up in `.grad`")
-                return
+                break
     except UnsupportedError as error:
         # Gradients come from torch.autograd.grad otherwise, which runs no hook on `.grad`.
         words = f"`.grad` was not compared after `backward()`: {error}"
         context.record.note(words)
         yield Finding("accumulation", Verdict.SKIPPED, words)
         return
-    if gap is not None:
-        headline = f"`.grad` does not gain the gradient when it held something before, {gap}"
+    if gap != "":  # something was accumulated
+        differs = "`.grad` does not gain the gradient when it held something before"
         advice = "Backward must return the gradient and leave `.grad` alone."
-        yield Finding("accumulation", Verdict.FAIL, headline, advice=advice)
+        yield agreement("accumulation", gap, "gradients add up in `.grad`", differs, advice)
 
 
 def checkpoint(context: Context) -> Iterator[Finding]:
     """The gradient under torch.utils.checkpoint, which runs the forward pass again in the backward pass."""
     v, expected = context.random_vjp
     gap = gradient_mismatch(context, v, context.problem.variants.checkpointed(v), expected)
-    if gap is None:
-        yield Finding("checkpoint", Verdict.PASS, "recomputation does not change the gradient")
-        return
-    headline = f"recomputing the forward pass changes the gradient, {gap}"
+    same, differs = "recomputation does not change the gradient", "recomputing the forward pass changes the gradient"
     advice = "Look for state that a call leaves behind: counters, caches, random numbers of its own."
-    failure = Finding("checkpoint", Verdict.FAIL, headline, advice=advice)
+    found = agreement("checkpoint", gap, same, differs, advice)
     words = f"torch's own operators are not to be trusted under torch.utils.checkpoint here, {gap}"
-    yield failure if _is_stateful(context, v, expected) else by_framework(context, failure, words)
+    yield found if gap is None or _is_stateful(context, v, expected) else by_framework(context, found, words)
 
 
 def _is_stateful(context: Context, v: Array, expected: Array) -> bool:

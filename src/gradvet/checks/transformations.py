@@ -144,16 +144,13 @@ def _batched_and_single(problem: Problem, *, is_reverse: bool) -> Finding:
 
 def _differing(found: Sequence[Array], expected: Sequence[Array], space: Space) -> int | None:
     """The first leaf in which the two differ."""
-    for leaf, part in enumerate(space.slices):
-        if not all(_close(one[part], other[part]) for one, other in zip(found, expected, strict=True)):
-            return leaf
-    return None
-
-
-def _close(one: Array, other: Array) -> bool:
-    xp = namespace(one)
     absolute, relative = thresholds.ALLCLOSE
-    return bool(xp.all((xp.abs(one - other) <= absolute + relative * xp.abs(other)) | (one == other)))
+    for leaf, part in enumerate(space.slices):
+        for one, other in zip((row[part] for row in found), (row[part] for row in expected), strict=True):
+            is_close = (abs(one - other) <= absolute + relative * abs(other)) | (one == other)
+            if not bool(namespace(one).all(is_close)):
+                return leaf
+    return None
 
 
 ABSENT = "no fake impl registered"

@@ -10,6 +10,7 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.problem import Distribution
 from gradvet.core.reference_errors import spacing_at_zero
+from gradvet.core.results import Finding, Verdict
 from gradvet.core.vectors import (
     Array,
     Space,
@@ -76,6 +77,13 @@ def gradient_mismatch(context: Context, v: Array, found: Array, expected: Array)
     return None
 
 
+def agreement(check: str, gap: str | None, same: str, differs: str, advice: str) -> Finding:
+    """The finding about two gradients that should be equal, by their mismatch."""
+    if gap is None:
+        return Finding(check, Verdict.PASS, same)
+    return Finding(check, Verdict.FAIL, f"{differs}, {gap}", advice=advice)
+
+
 def _excess(context: Context, found: Array, difference: Array, expected: Array, allowed: Array) -> Array:
     """Differences over what is allowed; in low precision also the difference that all entries of an input share.
 
@@ -115,7 +123,9 @@ def _allowed(context: Context, v: Array, expected: Array) -> Array:
     parts = []
     relative = max(thresholds.SCREEN_RTOL, eps**thresholds.LOW_PRECISION_POWER if eps > problem.eps else 0.0)
     for part in problem.domain.slices:
-        roundoff = thresholds.ROUNDOFFS * output_roundoff(context, v, part)
+        # One roundoff of the outputs over a step of the size of these inputs.
+        length = (rms(context.lengths[part]) if part.stop > part.start else 0.0) or 1.0
+        roundoff = thresholds.ROUNDOFFS * (problem.eps * norm(finite_part(v * context.value)) / length)
         parts.append(xp.full_like(size[part], max(relative * peak(size[part]), roundoff)))
     lengths = xp.where(context.lengths > 0.0, context.lengths, xp.ones_like(context.lengths))
     cancelled = problem.eps**thresholds.ZERO_SLOPE_POWER * peak(size * context.lengths) / lengths
@@ -168,25 +178,12 @@ def inner_noise(context: Context, v: Array) -> Array:
     return noise
 
 
-def output_roundoff(context: Context, v: Array, part: slice) -> float:
-    """The slope that one roundoff of the outputs would be, over a step of the size of these inputs."""
-    product, lengths = finite_part(v * context.value), context.lengths[part]
-    length = rms(lengths) if lengths.shape[0] else 0.0
-    return context.problem.eps * norm(product) / (length or 1.0)
-
-
 def explained_by_response(context: Context, v: Array) -> Array:
     """The difference of two equal gradients that their response to roundoff explains, for each entry. Two VJPs."""
-    return _response_factor(context) * _response(context, v)
-
-
-def _response_factor(context: Context) -> float:
-    """How many times the response to two roundoffs two equal gradients may differ.
-
-    The response of an entry is four spacings of itself or more: in bfloat16, 32 times that would be all of it.
-    """
+    # The response of an entry is four spacings of itself or more: in bfloat16, 32 times that would be all of it.
     of_itself = thresholds.LOW_PRECISION_PART / (4.0 * context.problem.eps)
-    return thresholds.RESPONSE_FACTOR if context.is_double else min(thresholds.RESPONSE_FACTOR, of_itself)
+    factor = thresholds.RESPONSE_FACTOR if context.is_double else min(thresholds.RESPONSE_FACTOR, of_itself)
+    return factor * _response(context, v)
 
 
 def _response(context: Context, v: Array) -> Array:

@@ -95,7 +95,10 @@ def make_report(
     gathered = tuple(findings)
     ledger = tuple(_with_cause(context, row) for row in context.record.ledger.rows())
     if not any(finding.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE) for finding in gathered):
-        ledger = tuple(replace(row, reasons=row.reasons or _of_no_finding(row)) for row in ledger)
+        # Where no finding gives a reason.
+        ledger = tuple(
+            row if row.reasons or row.compared or row.is_complete else replace(row, reasons=(UNSEEN,)) for row in ledger
+        )
     known = [row.resolution for row in ledger if row.resolution is not None and row.elements]
     misses = [finding.facts["miss"] for finding in gathered if "miss" in finding.facts]
     return Report(
@@ -120,11 +123,6 @@ def code_behind(report: Report, problem: Problem, func: Callable[..., Any]) -> S
     method = "jvp" if "forward" in failing and "reverse" not in failing else "backward"
     own = getattr(rules[0], method) if len(rules) == 1 and hasattr(rules[0], method) else None
     return (source_of(own) if own else None) or source_of(func)
-
-
-def _of_no_finding(row: LedgerRow) -> tuple[str, ...]:
-    """The reason of a row where no finding gives one."""
-    return (UNSEEN,) if not row.compared and not row.is_complete else ()
 
 
 def _with_cause(context: Context, row: LedgerRow) -> LedgerRow:

@@ -239,7 +239,9 @@ class SlopeTest:
     def confirmed(self, u: Array, cotangent: Cotangent, decision: Decision, fit: SlopeFit) -> Decision:
         """A failure along a direction, as the entry that contributes most decides it, or else as the line does."""
         found = replace(decision, entry=find_wrong_entry(self.context, self.mode, u, cotangent.v))
-        return self._by_entry(u, cotangent, found) or self._by_line(found, fit)
+        # By the line: outside the slopes of a kink, and where the function is smooth along it.
+        is_certain = found.reason is Reason.OUTSIDE or not abs(fit.kink.value) > fit.kink.error
+        return self._by_entry(u, cotangent, found) or (found if is_certain else found.weakened(Reason.KINK))
 
     def _by_entry(self, u: Array, cotangent: Cotangent, found: Decision) -> Decision | None:
         """FAIL if the entry is wrong alone, and PASS or INCONCLUSIVE if it is right; None if it is not resolved.
@@ -261,11 +263,6 @@ class SlopeTest:
         is_sharp = entry.error <= max(context.asked_resolution, part) * abs(entry.derivative)
         is_open = entry.reason in (Reason.PRECISION, Reason.NOT_FINITE)
         return None if is_open or not (context.is_double or is_sharp) else found.weakened()
-
-    def _by_line(self, found: Decision, fit: SlopeFit) -> Decision:
-        """FAIL outside the slopes of a kink, and where the function is smooth along the line."""
-        is_smooth = not abs(fit.kink.value) > fit.kink.error
-        return found if found.reason is Reason.OUTSIDE or is_smooth else found.weakened(Reason.KINK)
 
     def _nonfinite_columns(self) -> Iterator[Decision]:
         """Columns in which the derivative is not finite: wrong where the function has a finite slope."""
