@@ -30,7 +30,7 @@ def test_nothing_to_compare_with_error_bars_is_inconclusive(check: CheckFunction
     for context in (context_of(torch.sin, nothing), context_of(lambda x: x[:0], some)):
         (finding,) = check(context)
         assert (finding.verdict, finding.headline) == (Verdict.INCONCLUSIVE, "there is no entry to compare")
-        assert list(context.record.ledger.rows()) == []
+        assert list(context.record.rows()) == []
 
 
 wrong = with_derivative(torch.sin, lambda x: 1.1 * torch.cos(x))

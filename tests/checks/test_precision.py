@@ -141,14 +141,14 @@ def test_gradient_that_overflows_as_it_must_is_not_wrong_and_not_compared() -> N
     low, high = pair(with_derivative(torch.sin, steep), torch.float32)
     findings = list(precision_against(high)(low))
     assert [finding.verdict for finding in findings] == [Verdict.PASS] * 2
-    assert [(row.compared, row.is_complete) for row in low.record.ledger.rows()] == [(0, False)] * 2
+    assert [(row.compared, row.is_complete) for row in low.record.rows()] == [(0, False)] * 2
 
 
 def test_gradient_that_is_infinite_in_both_precisions_is_not_wrong_and_not_compared() -> None:
     low, high = pair(with_derivative(torch.sin, lambda x: torch.full_like(x, math.inf)), torch.float32)
     findings = list(precision_against(high)(low))
     assert [finding.verdict for finding in findings] == [Verdict.PASS] * 2
-    assert [(row.compared, row.is_complete) for row in low.record.ledger.rows()] == [(0, False)] * 2
+    assert [(row.compared, row.is_complete) for row in low.record.rows()] == [(0, False)] * 2
 
 
 def test_infinite_gradient_where_the_wider_version_is_small_fails() -> None:
@@ -198,7 +198,7 @@ def test_gradient_that_responds_to_the_last_digit_of_its_inputs_may_be_off_by_it
 def test_agreement_is_entered_in_the_ledger_of_the_given_precision(dtype: torch.dtype) -> None:
     low, high = pair(torch.sin, dtype, (8, 16))
     list(precision_against(high)(low))
-    rows = list(low.record.ledger.rows())
+    rows = list(low.record.rows())
     assert [(row.input, row.mode, row.precision, row.compared) for row in rows] == [
         ("input 0", mode, "given", 128) for mode in ("reverse", "forward")
     ]

@@ -51,7 +51,7 @@ def one_entry(factor: float) -> Spoil:
 def test_right_derivative_passes_with_the_resolution_asked_for(dtype: torch.dtype) -> None:
     context = context_of(swish_with(lambda g: g), inputs(dtype))
     assert SlopeTest(context, REVERSE).run().verdict is Verdict.PASS
-    (row,) = context.record.ledger.rows()
+    (row,) = context.record.rows()
     assert row.is_complete
     assert AVERAGED in context.record.notes
 
@@ -268,7 +268,7 @@ def logits(dtype: torch.dtype) -> Tensor:
 def test_loss_of_many_elements_passes(dtype: torch.dtype) -> None:
     context = context_of(mean_loss_with(lambda g: g), logits(dtype))
     assert SlopeTest(context, REVERSE).run().verdict is Verdict.PASS
-    (row,) = context.record.ledger.rows()
+    (row,) = context.record.rows()
     assert row.is_complete
 
 
@@ -311,7 +311,7 @@ def large_logits() -> Tensor:
 def test_loss_of_many_elements_in_float32_passes() -> None:
     context = context_of(mean_loss_with(lambda g: g), large_logits())
     assert SlopeTest(context, REVERSE).run().verdict is Verdict.PASS
-    (row,) = context.record.ledger.rows()
+    (row,) = context.record.rows()
     assert row.is_complete
     assert AVERAGED in context.record.notes
 

@@ -36,7 +36,7 @@ def test_hidden_output_is_compared_over_wider_steps(dtype: torch.dtype, offset: 
 def test_output_that_no_step_shows_is_not_compared(factor: float) -> None:
     context = context_of(beside_a_sine(1e15, factor), inputs(torch.float64))
     assert SlopeTest(context, REVERSE).run().verdict is Verdict.INCONCLUSIVE
-    (row,) = context.record.ledger.rows()
+    (row,) = context.record.rows()
     assert not row.is_complete
     assert row.reasons == (HIDDEN.format(5, 10),)
 
@@ -44,7 +44,7 @@ def test_output_that_no_step_shows_is_not_compared(factor: float) -> None:
 def test_input_without_a_derivative_there_stays_compared() -> None:
     context = context_of(lambda x, y: (torch.sin(x), 1e15 + y), inputs(torch.float64), inputs(torch.float64))
     assert SlopeTest(context, REVERSE).run().verdict is Verdict.INCONCLUSIVE
-    assert [row.is_complete for row in context.record.ledger.rows()] == [True, False]
+    assert [row.is_complete for row in context.record.rows()] == [True, False]
 
 
 def test_outputs_of_moderate_size_cost_no_sweep() -> None:
@@ -68,5 +68,5 @@ def test_constant_and_saturated_outputs_are_not_hidden_in_half_precision(dtype: 
 def test_outputs_of_equal_roundoff_are_not_hidden_beside_each_other() -> None:
     context = context_of(lambda x: 1e14 + x, inputs(torch.float64), resolution=1e-9)
     assert SlopeTest(context, REVERSE).run().verdict is Verdict.INCONCLUSIVE
-    (row,) = context.record.ledger.rows()
+    (row,) = context.record.rows()
     assert row.reasons == ()

@@ -157,7 +157,7 @@ def test_error_that_kinks_hide_does_not_pass(shift: float, is_wrong: bool) -> No
     # Every output has a kink by every element.
     context = context_of(lambda x: torch.outer(smooth(x), x.topk(2).values), x)
     decision = SlopeTest(context, REVERSE).run()
-    rows = list(context.record.ledger.rows())
+    rows = list(context.record.rows())
     is_passed = decision.verdict is Verdict.PASS and all(row.is_complete for row in rows)
     assert is_passed is not is_wrong
 
@@ -179,7 +179,7 @@ def test_error_between_the_slopes_of_kinks_at_every_element_does_not_pass(
     rule = with_vjp(function, lambda v, x: factor * v * slope(x))
     context = context_of(rule, torch.zeros(4, dtype=dtype, requires_grad=True))
     decision = SlopeTest(context, REVERSE).run()
-    is_passed = decision.verdict is Verdict.PASS and all(row.is_complete for row in context.record.ledger.rows())
+    is_passed = decision.verdict is Verdict.PASS and all(row.is_complete for row in context.record.rows())
     if factor != 1.0:
         assert not is_passed
     elif dtype is torch.float64 or name == "abs plus square":

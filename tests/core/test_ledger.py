@@ -6,20 +6,20 @@ import math
 
 import pytest
 
-from gradvet.core.ledger import Ledger, LedgerRow
+from gradvet.core.ledger import LedgerRow, Record
 
 ROW = ("x", "reverse", "given")
 ASKED = 1e-2
 
 
-def opened(elements: int = 4, asked: float = ASKED) -> Ledger:
+def opened(elements: int = 4, asked: float = ASKED) -> Record:
     """A ledger with one row."""
-    ledger = Ledger()
+    ledger = Record()
     ledger.open(*ROW, elements, asked)
     return ledger
 
 
-def only_row(ledger: Ledger) -> LedgerRow:
+def only_row(ledger: Record) -> LedgerRow:
     (row,) = ledger.rows()
     return row
 
@@ -118,7 +118,7 @@ def test_row_that_is_withdrawn_is_gone_and_can_be_opened_again() -> None:
 
 
 def test_rows_are_told_apart_by_input_mode_and_precision_and_keep_their_order() -> None:
-    ledger = Ledger()
+    ledger = Record()
     keys = [("y", "reverse", "given"), ROW, ("x", "forward", "given"), ("x", "reverse", "float64")]
     for number, key in enumerate(keys):
         ledger.open(*key, 4, ASKED)
@@ -137,7 +137,7 @@ def test_opening_a_row_again_keeps_what_was_entered() -> None:
 
 
 def test_unopened_row_has_no_resolution_and_takes_no_entries() -> None:
-    ledger = Ledger()
+    ledger = Record()
     assert ledger.resolution(*ROW) == math.inf
     with pytest.raises(KeyError):
         ledger.compared(*ROW, 1e-3)

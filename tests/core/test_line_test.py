@@ -125,7 +125,7 @@ def opened(function: Elementwise, *numbers: float, mode: Mode = REVERSE) -> Cont
 
 
 def resolution(context: Context, mode: Mode = REVERSE) -> float:
-    return context.record.ledger.resolution("input 0", mode.name, context.precision)
+    return context.record.resolution("input 0", mode.name, context.precision)
 
 
 @MODES
@@ -147,7 +147,7 @@ def test_screen_enters_the_resolution_of_a_typical_entry() -> None:
 def test_resolution_is_entered_for_inputs_with_a_contribution() -> None:
     context = SlopeTest(context_of(lambda x, y: x + y, point(1.0), point(1.0)), REVERSE).context
     enter_resolution(context, REVERSE, {"input 0": 2.0, "input 1": 0.0}, 1e-3)
-    rows = {row.input: row.resolution for row in context.record.ledger.rows()}
+    rows = {row.input: row.resolution for row in context.record.rows()}
     assert rows == {"input 0": 5e-4, "input 1": None}
 
 
@@ -190,7 +190,7 @@ def test_inputs_alone_are_swept_only_where_one_difference_disagrees(mode: Mode) 
         function = lambda a, b, c: a.exp() * b + wrong(c)  # noqa: E731
         context = context_of(function, point(0.3, 0.8), point(1.1, -0.4), point(0.7, 0.2))
         for leaf in context.problem.domain.leaves:
-            context.record.ledger.open(leaf.name, mode.name, context.precision, 2, 0.01)
+            context.record.open(leaf.name, mode.name, context.precision, 2, 0.01)
         before = context.problem.cost.forwards
         return leaf_verdicts(context, mode), context.problem.cost.forwards - before
 

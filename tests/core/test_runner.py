@@ -88,7 +88,7 @@ def test_parts_of_a_check_are_listed_with_those_that_were_left_out() -> None:
 
 def test_resolution_is_the_worst_of_the_inputs_that_were_compared_and_miss_the_largest() -> None:
     context = context_of(torch.sin, point(1.0))
-    ledger = context.record.ledger
+    ledger = context.record
     for name, elements in {"a": 1, "b": 2, "empty": 0, "not compared": 1}.items():
         ledger.open(name, "reverse", context.precision, elements, 1e-2)
     for name, resolution in {"a": 1e-6, "b": 1e-3, "empty": 0.5}.items():

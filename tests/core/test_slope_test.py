@@ -67,7 +67,7 @@ def test_derivative_of_zero_passes_and_one_that_roundoff_hides_is_inconclusive(
     context = context_of(lambda x, y: x + inner(y), point(1.0), point(1.0))
     decision, _ = slope_test.decide_slopes(context, mode)
     assert (decision.verdict, decision.reason) == (verdict, reason)
-    complete = {row.input: row.is_complete for row in context.record.ledger.rows()}
+    complete = {row.input: row.is_complete for row in context.record.rows()}
     assert complete == {"input 0": True, "input 1": verdict is Verdict.PASS}
 
 
@@ -78,7 +78,7 @@ def test_faint_input_of_its_own_output_does_not_pass(mode: Mode) -> None:
     inputs = point(19608.9, 4339.3, -7688.6, dtype=single), point(0.4, -0.2, 1.9, dtype=single)
     context = context_of(lambda x, y: (2 * x, 1 + 1e-7 * wrong(y)), *inputs)
     slope_test.decide_slopes(context, mode)
-    complete = {row.input: row.is_complete for row in context.record.ledger.rows()}
+    complete = {row.input: row.is_complete for row in context.record.rows()}
     assert complete == {"input 0": True, "input 1": False}
 
 
@@ -86,7 +86,7 @@ def test_faint_input_of_its_own_output_does_not_pass(mode: Mode) -> None:
 def test_every_input_has_a_complete_row_in_the_ledger_of_the_mode(mode: Mode) -> None:
     context = context_of(lambda x, y: torch.sin(x) + 1e-3 * y, point(0.3, 1.0), point(0.7, 0.2))
     assert slope_test.decide_slopes(context, mode)[0].verdict is Verdict.PASS
-    rows = list(context.record.ledger.rows())
+    rows = list(context.record.rows())
     assert [(row.input, row.mode, row.precision) for row in rows] == [
         ("input 0", mode.name, "given"),
         ("input 1", mode.name, "given"),
@@ -101,7 +101,7 @@ def test_columns_without_a_finite_derivative_are_left_out_of_the_ledger() -> Non
     context = context_of(root, point(0.0, 1.0, 4.0))
     decision, _ = slope_test.decide_slopes(context, REVERSE)
     assert (decision.verdict, decision.reason) == (Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
-    (row,) = context.record.ledger.rows()
+    (row,) = context.record.rows()
     assert (row.elements, row.compared, row.reasons) == (3, 2, ("the derivative is not finite",))
     assert row.resolution is not None
     assert row.resolution <= row.asked
@@ -112,7 +112,7 @@ def test_inputs_that_a_spent_budget_leaves_open_are_left_out_of_the_ledger() -> 
     context = context_of(lambda x, y: (x - 1.0).abs() + y, point(1.0), point(1.0, 2.0))
     spent = replace(context, deadline=0.0)
     assert slope_test.decide_slopes(spent, REVERSE)[0].verdict is Verdict.INCONCLUSIVE
-    rows = [(row.input, row.compared, row.reasons) for row in spent.record.ledger.rows()]
+    rows = [(row.input, row.compared, row.reasons) for row in spent.record.rows()]
     assert rows == [("input 0", 0, ("the time budget was spent",)), ("input 1", 0, ("the time budget was spent",))]
 
 
@@ -131,7 +131,7 @@ def test_mode_that_the_function_does_not_have_raises_and_enters_nothing_in_the_l
 ) -> None:
     with pytest.raises((NotImplementedError, RuntimeError)):
         slope_test.decide_slopes(context, mode)
-    assert list(context.record.ledger.rows()) == []
+    assert list(context.record.rows()) == []
 
 
 def test_comparison_that_raises_is_withdrawn_from_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_comparison_that_raises_is_withdrawn_from_the_ledger(monkeypatch: pytest
     context = context_of(torch.sin, point(0.3, 1.0))
     with pytest.raises(ZeroDivisionError):
         slope_test.decide_slopes(context, REVERSE)
-    assert list(context.record.ledger.rows()) == []
+    assert list(context.record.rows()) == []
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -273,7 +273,7 @@ def test_error_beside_a_kink_is_found_along_every_direction(seed: int) -> None:
 def test_single_element_at_a_kink_passes(mode: Mode, function: Callable[[Tensor], Tensor]) -> None:
     context = context_of(function, point(0.0))
     assert SlopeTest(context, mode).run().verdict is Verdict.PASS
-    assert all(row.is_complete for row in context.record.ledger.rows())
+    assert all(row.is_complete for row in context.record.rows())
     wrong = context_of(with_derivative(function, lambda x: torch.full_like(x, 1.5)), point(0.0))
     assert SlopeTest(wrong, mode).run().verdict is Verdict.FAIL
 

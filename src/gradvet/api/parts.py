@@ -185,5 +185,5 @@ def enter_left_out(context: Context, left_out: Mapping[str, int]) -> None:
     `test_what_does_not_fit_into_memory_is_in_the_ledger`."""
     for name, size in left_out.items():
         row = name, "reverse", context.precision
-        context.record.ledger.open(*row, size, context.asked_resolution)
-        context.record.ledger.left_out(*row, size, NO_MEMORY)
+        context.record.open(*row, size, context.asked_resolution)
+        context.record.left_out(*row, size, NO_MEMORY)

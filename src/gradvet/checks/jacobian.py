@@ -212,7 +212,7 @@ def _facts(decision: Decision) -> dict[str, object]:
 
 
 def _resolutions(context: Context, mode: Mode) -> dict[str, float]:
-    ledger, leaves = context.record.ledger, context.problem.domain.leaves
+    ledger, leaves = context.record, context.problem.domain.leaves
     return {leaf.name: ledger.resolution(leaf.name, mode.name, context.precision) for leaf in leaves}
 
 

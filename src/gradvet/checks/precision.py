@@ -94,7 +94,7 @@ def precision_against(
 
 def _is_settled(context: Context, finding: Finding) -> bool:
     """Whether the derivatives agree, and every input was compared as sharply as asked for."""
-    mode, ledger = str(finding.facts.get("mode")), context.record.ledger
+    mode, ledger = str(finding.facts.get("mode")), context.record
     sharpest = [ledger.resolution(leaf.name, mode, GIVEN) for leaf in context.problem.domain.leaves]
     return finding.verdict is Verdict.PASS and max(sharpest, default=0.0) <= context.asked_resolution
 
@@ -216,7 +216,7 @@ def _leaf_verdicts(found: Iterable[LeafComparison], mode: str, inputs: Collectio
 
 
 def _enter(context: Context, mode: str, resolutions: Mapping[str, float]) -> None:
-    ledger, sizes = context.record.ledger, {leaf.name: leaf.coordinates.size for leaf in context.problem.domain.leaves}
+    ledger, sizes = context.record, {leaf.name: leaf.coordinates.size for leaf in context.problem.domain.leaves}
     for name, resolution in resolutions.items():
         ledger.open(name, mode, GIVEN, sizes[name], context.asked_resolution)
         ledger.compared(name, mode, GIVEN, resolution)

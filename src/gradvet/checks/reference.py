@@ -117,7 +117,7 @@ def _findings(context: Context, reference: Reference, tensors: Sequence[Compared
     has_wrong_values = any(decision.verdict is Verdict.FAIL and tensor.is_output for tensor, decision in decided)
     if has_wrong_values and any(p.variants.draws_random_numbers() for p in (reference.kernel, reference.plain)):
         for tensor in tensors:
-            context.record.ledger.withdraw(tensor.name, NAME, reference.precision)
+            context.record.withdraw(tensor.name, NAME, reference.precision)
         yield Finding(NAME, Verdict.INCONCLUSIVE, DRAWS_DIFFER, advice=DRAWS_ADVICE)
         return
     for compare_again in (_for_other_grad_outputs, _with_steady_errors):
@@ -288,7 +288,7 @@ def _enter(
     context: Context, reference: Reference, tensor: ComparedTensor, decision: TensorDecision | None = None
 ) -> None:
     """Expect a comparison, or enter its result."""
-    ledger, row = context.record.ledger, (tensor.name, NAME, reference.precision)
+    ledger, row = context.record, (tensor.name, NAME, reference.precision)
     asked = _asked(context, decision)
     if decision is not None:
         ledger.withdraw(*row)

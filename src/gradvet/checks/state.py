@@ -47,12 +47,9 @@ def reentrancy(context: Context) -> Iterator[Finding]:
     v, _ = context.random_vjp
     # Not with the graph of the point, which later calls may have changed.
     gap = gradient_mismatch(context, v, context.interleaved.gradient, context.fresh.gradient)
-    same, differs = (
-        "passes at other inputs change nothing",
-        "passes at other inputs before the backward pass change the gradient",
-    )
+    differs = "passes at other inputs before the backward pass change the gradient"
     advice = "Save what backward needs in its own context, not in a global, a module or a shared workspace."
-    yield agreement("reentrancy", gap, same, differs, advice)
+    yield agreement("reentrancy", gap, "passes at other inputs change nothing", differs, advice)
 
 
 MAX_INPUTS_ALONE = 16

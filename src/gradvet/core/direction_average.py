@@ -85,7 +85,7 @@ def decide_by_averages(context: Context, mode: Mode) -> Iterator[Decision]:
             decision = decision.weakened(Reason.NO_SIGNAL)
         if decision.verdict is Verdict.PASS:
             context.record.note(AVERAGED)
-            context.record.ledger.compared(leaf.name, mode.name, context.precision, decision.bar)
+            context.record.compared(leaf.name, mode.name, context.precision, decision.bar)
         yield decision
         if decision.verdict is Verdict.FAIL:
             return

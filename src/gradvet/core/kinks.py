@@ -84,7 +84,7 @@ def enter_kinks(
     alone = {name: size or one_sided for name, size in contributions.items() if name not in kept}
     enter_resolution(context, mode, alone, bar)
     for name in alone if is_seen_nearby else ():
-        context.record.ledger.compared(name, mode.name, context.precision, context.options.resolution)
+        context.record.compared(name, mode.name, context.precision, context.options.resolution)
 
 
 def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> tuple[Array, Entry | None]:

@@ -149,11 +149,23 @@ class LedgerRow:
 
 
 @dataclass
-class Ledger:
-    """Rows by input, mode and precision, in the order in which they were opened."""
+class Record:
+    """Ledger, notes and time budget of one report.
 
+    The ledger has rows by input, mode and precision, in the order in which they were opened.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    variations: VariationBudget = field(default_factory=VariationBudget)
+    about: str = ""
+    """What the notes that follow are about, where that is not the function itself."""
     _rows: dict[tuple[str, str, str], LedgerRow] = field(default_factory=dict)
     """The comparisons so far, with an infinite resolution before the first one."""
+
+    def note(self, text: str) -> None:
+        text = f"{self.about}: {text}" if self.about else text
+        if text not in self.notes:
+            self.notes.append(text)
 
     def open(self, input: str, mode: str, precision: str, elements: int, asked: float) -> bool:
         """Expect a comparison: until something is entered, the row is not compared. Returns whether the row is new."""
@@ -182,27 +194,11 @@ class Ledger:
         return math.inf if row is None or row.resolution is None else row.resolution
 
     def rows(self) -> Iterator[LedgerRow]:
-        """All rows as plain data."""
+        """All rows of the ledger as plain data."""
         for key, row in self._rows.items():
             # An error of the size of the entry itself would not have been seen: that is no comparison.
             is_known = self.resolution(*key) < 1.0 and (row.compared or not row.elements)
             yield row if is_known else replace(row, compared=0, resolution=None)
-
-
-@dataclass
-class Record:
-    """Ledger, notes and time budget of one report."""
-
-    ledger: Ledger = field(default_factory=Ledger)
-    notes: list[str] = field(default_factory=list)
-    variations: VariationBudget = field(default_factory=VariationBudget)
-    about: str = ""
-    """What the notes that follow are about, where that is not the function itself."""
-
-    def note(self, text: str) -> None:
-        text = f"{self.about}: {text}" if self.about else text
-        if text not in self.notes:
-            self.notes.append(text)
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ def open_rows(context: Context, mode: Mode) -> list[str]:
 
     No step changes what is infinite, such as a mask: it is not among the elements of a row, and a note names it.
     """
-    problem, xp, ledger, opened = context.problem, context.xp, context.record.ledger, []
+    problem, xp, ledger, opened = context.problem, context.xp, context.record, []
     value, is_finite = context.value, all_finite(problem.point)
     lost = int(xp.count_nonzero(value != value))
     for leaf, part in problem.domain.sections:
@@ -76,9 +76,7 @@ def enter_resolution(context: Context, mode: Mode, contributions: Mapping[str, f
         _note_constant(context, contributions)
     for name, contribution in contributions.items():
         if contribution or not bar:
-            context.record.ledger.compared(
-                name, mode.name, context.precision, bar / contribution if contribution else 0.0
-            )
+            context.record.compared(name, mode.name, context.precision, bar / contribution if contribution else 0.0)
 
 
 def _note_constant(context: Context, names: Iterable[str]) -> None:

@@ -352,9 +352,7 @@ def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
             found[leaf.name].append(verdict)
             found[output.name].append(verdict)
         if _combined(found[leaf.name]) is Verdict.PASS:
-            context.record.ledger.compared(
-                leaf.name, mode.name, context.precision, max(resolution for _, resolution in pairs)
-            )
+            context.record.compared(leaf.name, mode.name, context.precision, max(resolution for _, resolution in pairs))
     return {name: _combined(verdicts) for name, verdicts in found.items()}
 
 

@@ -93,7 +93,7 @@ def make_report(
     With `expects_ledger`, the report passes only if its ledger is complete.
     """
     gathered = tuple(findings)
-    ledger = tuple(_with_cause(context, row) for row in context.record.ledger.rows())
+    ledger = tuple(_with_cause(context, row) for row in context.record.rows())
     if not any(finding.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE) for finding in gathered):
         # Where no finding gives a reason.
         ledger = tuple(

@@ -356,10 +356,10 @@ class SlopeTest:
         yield self._refining(inside, cotangent)
 
     def _resolution(self, name: str) -> float:
-        return self.context.record.ledger.resolution(name, self.mode.name, self.context.precision)
+        return self.context.record.resolution(name, self.mode.name, self.context.precision)
 
     def leave_out(self, leaf: Leaf, count: int, reason: str) -> None:
-        self.context.record.ledger.left_out(leaf.name, self.mode.name, self.context.precision, count, reason)
+        self.context.record.left_out(leaf.name, self.mode.name, self.context.precision, count, reason)
 
     def _leave_out_columns(self, columns: Array, reason: str) -> None:
         self.lost = columns if self.lost is None else self.lost | columns
@@ -377,5 +377,5 @@ def decide_slopes(context: Context, mode: Mode) -> tuple[Decision, Context]:
     except Exception:
         # The comparison did not take place: the finding is about the exception.
         for name in test.opened:
-            context.record.ledger.withdraw(name, mode.name, context.precision)
+            context.record.withdraw(name, mode.name, context.precision)
         raise
