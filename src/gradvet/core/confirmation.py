@@ -87,14 +87,19 @@ def _is_wrong_nearby(context: Context, mode: Mode, entry: Entry) -> bool:
     return any(is_wrong(distance) and is_wrong(distance) for distance in distances())
 
 
+def slope_nearby(context: Context, displacement: Array, u: Array, step: float) -> tuple[Array, Array]:
+    """Central differences of the outputs along u at a displaced point, and what rounding left of u. Two evaluations."""
+    ahead, behind = (context.problem.evaluate_at(displacement + sign * step * u) for sign in (1.0, -1.0))
+    slope = (ahead.values - behind.values)[: context.problem.codomain.size] / (2.0 * step)
+    return slope, (ahead.displacement - behind.displacement) / (2.0 * step)
+
+
 def error_nearby(context: Context, mode: Mode, displacement: Array, u: Array, v: Array, step: float) -> Estimate:
     """Error of v·J·u at a displaced point, by central differences of two steps. Calls function and derivative."""
     found = []
     for width in (step, step / 2.0):
-        ahead, behind = (context.problem.evaluate_at(displacement + sign * width * u) for sign in (1.0, -1.0))
-        rise = (ahead.values - behind.values)[: v.shape[0]]
-        moved = (ahead.displacement - behind.displacement) / (2.0 * width)
-        found.append(mode.slope_at(context, displacement, v, moved) - dot(v, rise) / (2.0 * width))
+        slope, moved = slope_nearby(context, displacement, u, width)
+        found.append(mode.slope_at(context, displacement, v, moved) - dot(v, slope))
     noise = thresholds.ROUNDOFFS * norm(v, context.peak_noise) / step
     return Estimate(found[1], noise + abs(found[1] - found[0]))
 
@@ -120,7 +125,7 @@ def _is_another_slope(context: Context, entry: Entry, d: Array) -> bool:
     row = entry.row
     if not _converge(context, d, slice(row, row + 1)):
         return False
-    predicted = _predicted(context, row, d)
+    predicted = dot(d, context.row(row).vjp)
     rough = float(next(_around(context, d, thresholds.CONFIRM_NEAR, _points_around(context)))[0][row])
     slopes = _slopes_of_row(context, row, d, abs(predicted - rough))
     if not slopes:
@@ -131,7 +136,7 @@ def _is_another_slope(context: Context, entry: Entry, d: Array) -> bool:
 
 def _is_beyond_one_kink(context: Context, row: int, d: Array) -> bool:
     """Whether the slopes along d are one of two numbers, and the derivative is not between them."""
-    predicted = _predicted(context, row, d)
+    predicted = dot(d, context.row(row).vjp)
     slopes = _slopes_of_row(context, row, d, abs(predicted))
     if not slopes:
         return False
@@ -145,7 +150,7 @@ def _is_beyond_one_kink(context: Context, row: int, d: Array) -> bool:
 def _is_among_slopes(context: Context, entry: Entry) -> bool:
     """Whether the derivative is between the slopes around the point, along its element and along all tied ones."""
     for d in _tied_directions(context, entry.column):
-        predicted = _predicted(context, entry.row, d)
+        predicted = dot(d, context.row(entry.row).vjp)
         slopes = _slopes_of_row(context, entry.row, d, abs(predicted)) or [0.0]
         low, high = min(slopes), max(slopes)
         allowed = thresholds.PLATEAU_RTOL * (high - low) + _material(context, entry.row)
@@ -217,8 +222,3 @@ def _around(context: Context, d: Array, step: float, points: Sequence[Array]) ->
         displacement = 8.0 * step * direction
         start, end = problem.evaluate_at(displacement), problem.evaluate_at(displacement + step * d)
         yield (end.values - start.values)[:rows] / step, start.values[:rows]
-
-
-def _predicted(context: Context, row: int, d: Array) -> float:
-    """The derivative of one output along d by reverse mode. One VJP."""
-    return dot(d, context.row(row).vjp)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from gradvet.core import thresholds
-from gradvet.core.confirmation import despite_ties, distances, error_nearby
+from gradvet.core.confirmation import despite_ties, distances, error_nearby, slope_nearby
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import fit_slope
@@ -146,16 +146,15 @@ def is_right_nearby(context: Context, mode: Mode, columns: Array) -> bool:
 
 def _is_right_at(context: Context, mode: Mode, displacement: Array, columns: Array, distance: float) -> bool | None:
     """Whether the derivative by these columns is right at a displaced point; None if an output is not finite there."""
-    problem, xp, rows = context.problem, context.xp, context.problem.codomain.size
+    problem, xp = context.problem, context.xp
     # Far smaller than the distance of tied elements that were moved apart.
     small = thresholds.CONFIRM_NEAR * math.sqrt(thresholds.CONFIRM_FAR / distance)
     step = small if context.is_double else context.first.step
     u = xp.where(columns, context.joint_direction(), xp.zeros_like(context.lengths))
-    ahead, behind = (problem.evaluate_at(displacement + sign * step * u) for sign in (1.0, -1.0))
-    slope = (ahead.values - behind.values)[:rows] / (2.0 * step)
+    slope, _ = slope_nearby(context, displacement, u, step)
     if not all_finite(xp.where(xp.isfinite(context.value), slope, xp.zeros_like(slope))):
         return None
-    size, v = xp.abs(finite_part(slope)), problem.random(rows, Distribution.NEAR_UNIT)
+    size, v = xp.abs(finite_part(slope)), problem.random(slope.shape[0], Distribution.NEAR_UNIT)
     v = xp.where(size > 0.0, v / (size + (thresholds.GENERATED_PEAK_RTOL * peak(size) or 1.0)), xp.zeros_like(v))
     products = xp.zeros_like(u)
     if context.has_reverse:
