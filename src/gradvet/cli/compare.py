@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from enum import Enum
 
 import click
 
@@ -24,17 +23,10 @@ MIN_RESOLUTION_LOSS = 10.0
 """Ratio of the resolutions from which resolution counts as lost."""
 
 
-class Change(Enum):
-    """A kind of change, worst first; the value is the printed name."""
-
-    NEWLY_FAILING = "newly failing"
-    NEWLY_ERROR = "newly an error"
-    NEWLY_INCONCLUSIVE = "newly inconclusive"
-    LOST_RESOLUTION = "lost resolution"
-    SLOWER = "slower"
-    GONE = "gone"
-    NEWLY_PASSING = "newly passing"
-    ADDED = "new"
+NEWLY_FAILING, NEWLY_ERROR, NEWLY_INCONCLUSIVE = "newly failing", "newly an error", "newly inconclusive"
+LOST_RESOLUTION, SLOWER, GONE, NEWLY_PASSING, ADDED = "lost resolution", "slower", "gone", "newly passing", "new"
+CHANGES = (NEWLY_FAILING, NEWLY_ERROR, NEWLY_INCONCLUSIVE, LOST_RESOLUTION, SLOWER, GONE, NEWLY_PASSING, ADDED)
+"""The kinds of changes, worst first."""
 
 
 @click.command("compare", short_help="Show what changed between two runs.")
@@ -50,47 +42,47 @@ def compare_command(old: str, new: str, debug: bool) -> None:
     before, after = load_results(old), load_results(new)
     changes = differences(before, after)
     for change, cases in changes.items():
-        click.echo(f"{change.value}: {len(cases)}")
+        click.echo(f"{change}: {len(cases)}")
         for name, details in cases.items():
             click.echo(f"  {name}{f'  {details}' if details else ''}")
-    is_incomplete = Change.GONE in changes
+    is_incomplete = GONE in changes
     for path, label, results in ((old, "before", before), (new, "now", after)):
         click.echo(f"{label}: {wording.tally(result.verdict for result in results)}")
         if missing := sum(result.status in WITHOUT_RESULT for result in results):
             is_incomplete = True
             click.echo(f"incomplete: {missing} of {len(results)} cases in {path} have no result")
     click.echo(f"{len({name for cases in changes.values() for name in cases})} changed")
-    if Change.NEWLY_FAILING in changes:
+    if NEWLY_FAILING in changes:
         sys.exit(FAILED)
-    if is_incomplete or Change.NEWLY_ERROR in changes:
+    if is_incomplete or NEWLY_ERROR in changes:
         sys.exit(ERROR)
-    sys.exit(INCONCLUSIVE if changes.keys() & {Change.NEWLY_INCONCLUSIVE, Change.LOST_RESOLUTION} else PASSED)
+    sys.exit(INCONCLUSIVE if changes.keys() & {NEWLY_INCONCLUSIVE, LOST_RESOLUTION} else PASSED)
 
 
-def differences(old: Iterable[CaseResult], new: Iterable[CaseResult]) -> dict[Change, dict[str, str]]:
+def differences(old: Iterable[CaseResult], new: Iterable[CaseResult]) -> dict[str, dict[str, str]]:
     """The changed cases by kind of change, worst first: by name, in the order of the new run, with details."""
     before, after = ({one.name: one for one in results} for results in (old, new))
-    found: dict[Change, dict[str, str]] = {change: {} for change in Change}
-    found[Change.GONE] = {name: "" for name in before if name not in after}
+    found: dict[str, dict[str, str]] = {change: {} for change in CHANGES}
+    found[GONE] = {name: "" for name in before if name not in after}
     for name, result in after.items():
         for change, details in _changes(before.get(name), result):
             found[change][name] = details
     return {change: cases for change, cases in found.items() if cases}
 
 
-def _changes(old: CaseResult | None, new: CaseResult) -> Iterator[tuple[Change, str]]:
+def _changes(old: CaseResult | None, new: CaseResult) -> Iterator[tuple[str, str]]:
     """The changes of a case. One that the old run did not have counts as newly failing if it fails."""
     if old is not None and old.verdict is new.verdict:
         was, is_ = old.report.resolution, new.report.resolution
         if was is not None and (is_ is None or is_ > MIN_RESOLUTION_LOSS * was):
-            yield Change.LOST_RESOLUTION, f"{was:.1g} to {'nothing' if is_ is None else format(is_, '.1g')}"
+            yield LOST_RESOLUTION, f"{was:.1g} to {'nothing' if is_ is None else format(is_, '.1g')}"
         if new.seconds > MIN_SLOWDOWN * old.seconds and new.seconds - old.seconds > MIN_SLOWDOWN_SECONDS:
-            yield Change.SLOWER, f"{old.seconds:.3g} s to {new.seconds:.3g} s"
+            yield SLOWER, f"{old.seconds:.3g} s to {new.seconds:.3g} s"
     elif old is not None and new.verdict is Verdict.PASS:
-        yield Change.NEWLY_PASSING, f"was {old.verdict.value}"
+        yield NEWLY_PASSING, f"was {old.verdict.value}"
     else:
-        bad = {Verdict.FAIL: Change.NEWLY_FAILING, Verdict.ERROR: Change.NEWLY_ERROR}
-        yield bad.get(new.verdict, Change.ADDED if old is None else Change.NEWLY_INCONCLUSIVE), _headline(new)
+        bad = {Verdict.FAIL: NEWLY_FAILING, Verdict.ERROR: NEWLY_ERROR}
+        yield bad.get(new.verdict, ADDED if old is None else NEWLY_INCONCLUSIVE), _headline(new)
 
 
 def _headline(result: CaseResult) -> str:

@@ -19,7 +19,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -48,14 +47,8 @@ HEIGHT = 250
 """Height of the plot of errors against steps, in pixels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """An SVG with the text below it."""
-
-    kind: str
-    svg: str
-    caption: str
-
+Figure = tuple[str, str, str]
+"""The kind of a drawing, its SVG, and the text below it."""
 
 UNUSABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions of drawing facts that are missing or not what they should be, as in a file that was changed."""
@@ -106,7 +99,7 @@ def heatmap(block: Mapping[str, Any], named: tuple[str, str] | None = None) -> F
         "derivative − finite differences: red is too large, blue too small, on a logarithmic scale from "
         f"{top / 10**DECADES:.1g} (no colour) to {top:.2g}; the frame marks the largest, {_entry(names[worst])}"
     )
-    return Figure("heatmap", _svg(bottom, parts, "difference of the two Jacobians"), caption)
+    return "heatmap", _svg(bottom, parts, "difference of the two Jacobians"), caption
 
 
 def sweep(facts: Mapping[str, Any]) -> Figure | None:
@@ -161,7 +154,7 @@ def sweep(facts: Mapping[str, Any]) -> Figure | None:
                 f". The vertical line is the step that was used, {chosen:.2g}: smaller steps lose digits to roundoff, "
                 "larger ones to the curvature of the function"
             )
-    return Figure("sweep", _svg(HEIGHT, parts, "error against step"), caption)
+    return "sweep", _svg(HEIGHT, parts, "error against step"), caption
 
 
 def errors(facts: Mapping[str, Any]) -> Figure:
@@ -192,7 +185,7 @@ def errors(facts: Mapping[str, Any]) -> Figure:
         "along the last axis, rows along all others; on a logarithmic "
         f"scale from {top / 10**decades:.1g} (no colour) to {top:.2g}"
     )
-    return Figure("errors", _svg(bottom, parts, "errors by position"), caption)
+    return "errors", _svg(bottom, parts, "errors by position"), caption
 
 
 Cell = tuple[int, int, str, str]
