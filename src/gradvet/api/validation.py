@@ -341,20 +341,20 @@ def replay(
     """`gradvet.check(Wrong.apply, inputs, order=2, seed=7)`: values without a literal are given by name."""
     usual = Options(seed=options.seed)
     settings = {
-        **({"kwargs": _written(request.kwargs)} if request.kwargs else {}),
-        **({"argnums": repr(request.argnums)} if request.argnums is not None else {}),
-        **({"order": repr(order)} if order != 1 else {}),
+        "kwargs": _written(request.kwargs) if request.kwargs else "",
+        "argnums": repr(request.argnums) if request.argnums is not None else "",
+        "order": repr(order) if order != 1 else "",
         **_selection(selection),
-        **({"masked": "True"} if options.masked else {}),
-        **({"resolution": repr(options.resolution)} if options.resolution != usual.resolution else {}),
-        **({"accuracy": repr(options.accuracy)} if options.accuracy else {}),
-        **_budget(options.seconds, bytes),
-        **({"surrogate": _named(request.surrogate, "surrogate")} if request.surrogate else {}),
-        **({"reference": _named(request.reference, "reference")} if request.reference else {}),
+        "masked": "True" if options.masked else "",
+        "resolution": repr(options.resolution) if options.resolution != usual.resolution else "",
+        "accuracy": repr(options.accuracy) if options.accuracy else "",
+        "budget": _budget(options.seconds, bytes),
+        "surrogate": _named(request.surrogate, "surrogate") if request.surrogate else "",
+        "reference": _named(request.reference, "reference") if request.reference else "",
         **points,
         "seed": repr(options.seed),
     }
-    given = ", ".join(f"{name}={value}" for name, value in settings.items())
+    given = ", ".join(f"{name}={value}" for name, value in settings.items() if value)
     return f"gradvet.check({_named(request.func, 'func')}, inputs, {given})"
 
 
@@ -386,7 +386,7 @@ def _selection(selection: Selection) -> dict[str, str]:
     return {"checks": repr(left_out if len(left_out) <= FEW else chosen)}
 
 
-def _budget(seconds: float | None, bytes: int | None) -> dict[str, str]:
+def _budget(seconds: float | None, bytes: int | None) -> str:
     if bytes is not None:
-        return {"budget": f"gradvet.Budget(seconds={seconds!r}, bytes={bytes!r})"}
-    return {"budget": repr(seconds)} if seconds is not None else {}
+        return f"gradvet.Budget(seconds={seconds!r}, bytes={bytes!r})"
+    return repr(seconds) if seconds is not None else ""

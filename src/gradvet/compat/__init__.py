@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from gradvet.compat.gradcheck import GradcheckError, gradcheck, gradgradcheck
@@ -58,9 +58,7 @@ class Replacement:
     def __enter__(self) -> Replacement:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.restore()
 
 
