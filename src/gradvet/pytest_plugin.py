@@ -251,8 +251,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     session = PluginSession(config)
     try:
-        html.require_writable(session.files.get("html"), session.files.get("json"))
-    except (json_files.ReportFileError, html.MissingLibraryError) as error:
+        json_files.require_writable(*session.files.values())
+    except json_files.ReportFileError as error:
         raise pytest.UsageError(f"gradvet: {error}") from None
     config.pluginmanager.register(session, "gradvet-run")
     session.start()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
-from gradvet.reports.html import templates
 from tests.plugin.suites import NATIVE
 
 pytest_plugins = ("pytester",)
@@ -27,14 +24,3 @@ def test_file_that_cannot_be_written_is_a_usage_error_before_any_test_runs(pytes
     result = pytester.runpytest_inprocess("--gradvet-html=taken/run.html")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*taken/run.html cannot be written*"])
-
-
-def test_missing_library_is_a_usage_error_before_any_test_runs(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    templates.cache_clear()
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    pytester.makepyfile("def test_nothing(): pass")
-    result = pytester.runpytest_inprocess("--gradvet-html=run.html")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*pip install 'gradvet[[]report[]]'*"])

@@ -6,7 +6,6 @@ Also tests `reports/__init__.py`.
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from gradvet.core.results import RENDERERS, Finding, Verdict
 from gradvet.reports.blame import fragment as blame
-from gradvet.reports.html import MissingLibraryError, page, templates, write
+from gradvet.reports.html import page, write
 from tests.reports.samples import doubtful, errored, failed, passed
 from tests.reports.test_blame import report as model
 
@@ -114,13 +113,6 @@ def test_text_of_a_report_is_escaped() -> None:
 def test_write_makes_one_file(tmp_path: Path) -> None:
     write([passed()], tmp_path / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-
-
-def test_missing_library_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    templates.cache_clear()
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingLibraryError, match=r"pip install 'gradvet\[report\]'"):
-        page([passed()])
 
 
 def test_notebook_shows_verdict_worst_entry_and_replay() -> None:

@@ -25,7 +25,7 @@ from gradvet.cli.common import (
 )
 from gradvet.cli.compare import compare_command
 from gradvet.cli.ops import ops_command
-from gradvet.reports import html, terminal, wording
+from gradvet.reports import json_files, terminal, wording
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -48,7 +48,7 @@ def report_command(
     results: tuple[str, ...], verbose: bool, debug: bool, html_file: str | None, json_file: str | None
 ) -> None:
     """Show RESULTS, files that --json or --store wrote, in the terminal or as an HTML page."""
-    html.require_writable(html_file, json_file)
+    json_files.require_writable(html_file, json_file)
     reports = [result.report for path in results for result in load_results(path)]
     if html_file is None and json_file is None:
         terminal.show(reports, verbose=verbose)

@@ -23,7 +23,7 @@ from gradvet.cli.common import (
     write_files,
 )
 from gradvet.core.results import Report
-from gradvet.reports import html, terminal, wording
+from gradvet.reports import json_files, terminal, wording
 from gradvet.suite import CaseResult, require_file
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def check_command(targets: tuple[str, ...], html_file: str | None, json_file: st
     gradvet check torch.nn:Linear --input 4x5 --init '[5, 3]' --dtype float32
     gradvet check ops.py::kernel --input 8x64 --reference ops.py::eager --dtypes float32,bfloat16
     """
-    html.require_writable(html_file, json_file)
+    json_files.require_writable(html_file, json_file)
     for path in (target.partition("::")[0] for target in (*targets, options["reference"])):
         if path.endswith(".py"):
             require_file(path)  # before torch is loaded, which takes seconds

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PASSED, FAILED, ERROR, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
 
-COMPLETE_ERRORS = (InvalidProblemError, json_files.ReportFileError, html.MissingLibraryError)
+COMPLETE_ERRORS = (InvalidProblemError, json_files.ReportFileError)
 """Exceptions whose message says what to do, so that it is printed alone."""
 
 SIZE_EXPONENTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}

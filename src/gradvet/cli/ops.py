@@ -21,7 +21,7 @@ from gradvet.cli.common import (
     write_files,
 )
 from gradvet.core.results import WORST_FIRST, Mismatch, Report, Verdict
-from gradvet.reports import html, terminal, wording
+from gradvet.reports import json_files, terminal, wording
 from gradvet.suite import CaseResult
 
 
@@ -46,7 +46,7 @@ def ops_command(html_file: str | None, json_file: str | None, **options: Any) ->
     from gradvet.suite.run import Run
     from gradvet.suite.sources import Operators
 
-    html.require_writable(html_file, json_file)
+    json_files.require_writable(html_file, json_file)
     order, device = options["order"], options["device"]
     check_options, flags = ({"order": order}, f"--order {order}") if order != 1 else ({}, "")
     source = Operators(options["glob"], options["dtypes"], device, options["samples"], options["cases"], flags)

@@ -147,7 +147,7 @@ def _word(verdict: Verdict) -> str:
 
 def fragment(report: BlameReport) -> str:
     """The report for a notebook, with a tree that folds."""
-    return html.notebook_view("blame.html.j2", report, **_values(report), is_page=False)
+    return html.rendered("blame.html.j2", report=report, **_values(report), is_page=False)
 
 
 def page(report: BlameReport) -> str:

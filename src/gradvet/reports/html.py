@@ -24,9 +24,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gradvet.core.results import WORST_FIRST, Finding, Report, ShownReport, SourceCode, Verdict
+from gradvet.core.results import WORST_FIRST, Finding, Report, SourceCode, Verdict
 from gradvet.reports import ledger_table, wording
-from gradvet.reports.json_files import writable_path, write_text
+from gradvet.reports.json_files import write_text
 
 DECADES = 6
 """Range of the colour scale: differences smaller by more powers of ten than the largest have no colour."""
@@ -260,13 +260,6 @@ def _svg(height: float, parts: Iterable[str], label: str) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
 
-INSTALL_HINT = "The HTML report needs Jinja2: install it with pip install 'gradvet[report]'."
-
-
-class MissingLibraryError(ImportError):
-    """A library of the extra `report` is not installed."""
-
-
 def page(reports: Sequence[Report], title: str = "gradvet") -> str:
     """An HTML document about many checks, with search, filters and figures."""
     return rendered(
@@ -290,27 +283,11 @@ def origin() -> dict[str, str]:
 
 def fragment(report: Report) -> str:
     """One report for a notebook, without scripts and figures."""
-    return notebook_view("fragment.html.j2", report)
-
-
-def notebook_view(template: str, report: ShownReport, **values: object) -> str:
-    """A report by a template; as plain text if a library is missing."""
-    try:
-        return rendered(template, report=report, **values)
-    except MissingLibraryError:
-        return f"<pre>{escape(str(report))}</pre>"
+    return rendered("fragment.html.j2", report=report)
 
 
 def rendered(template: str, **values: object) -> str:
     return str(templates().get_template(template).render(values))
-
-
-def require_writable(html_file: str | None, json_file: str | None) -> None:
-    """Fail early if an output file cannot be written, or if a library for the page is missing."""
-    for path in filter(None, (html_file, json_file)):
-        writable_path(path)
-    if html_file is not None:
-        page([])
 
 
 def write(reports: Sequence[Report], path: str | Path) -> None:
@@ -320,10 +297,8 @@ def write(reports: Sequence[Report], path: str | Path) -> None:
 
 @cache
 def templates() -> Any:
-    try:
-        import jinja2
-    except ImportError as error:
-        raise MissingLibraryError(INSTALL_HINT) from error
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,

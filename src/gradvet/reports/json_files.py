@@ -36,6 +36,12 @@ def writable_path(path: str | Path) -> Path:
     return file
 
 
+def require_writable(*paths: str | None) -> None:
+    """Fail early if an output file cannot be written."""
+    for path in filter(None, paths):
+        writable_path(path)
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write an output file whole or not at all."""
     try:
