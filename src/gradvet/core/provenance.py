@@ -9,10 +9,11 @@ import linecache
 import os
 import platform
 import re
+import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from gradvet.core.results import SourceCode
@@ -22,6 +23,12 @@ LONGEST = 200
 
 PACKAGES = ("gradvet", "torch", "numpy")
 
+FOREIGN_PREFIXES = ("torch.", "gradvet.", "optree.", "numpy.")
+"""Beginnings of the names of modules whose code is not the user's."""
+
+STANDARD_LIBRARY, INSTALLED = sysconfig.get_path("stdlib"), ("site-packages", "dist-packages")
+"""The folder of Python's own modules, and folders in it with those of others."""
+
 
 def source_of(func: Callable[..., Any]) -> SourceCode | None:
     """The code of a function, a class or an instance's class with its file and line; None where there is none.
@@ -30,7 +37,7 @@ def source_of(func: Callable[..., Any]) -> SourceCode | None:
     """
     written = _written(func)
     try:
-        return None if is_own(written) else _read(written)
+        return None if is_foreign(getattr(written, "__module__", None)) else _read(written)
     except (OSError, TypeError):
         return None
 
@@ -75,9 +82,17 @@ def _first_code(cls: type) -> CodeType | None:
     return min(own, key=lambda code: code.co_firstlineno, default=None)
 
 
-def is_own(func: Any) -> bool:
-    """Whether it is gradvet's or torch's."""
-    return (getattr(func, "__module__", None) or "").startswith(("gradvet.", "torch."))
+def is_foreign(module: str | None) -> bool:
+    """Whether a module is not the user's."""
+    return f"{module or ''}.".startswith(FOREIGN_PREFIXES)
+
+
+def is_hidden(frame: FrameType) -> bool:
+    """Whether a frame runs no code of the user: that of torch, gradvet or Python, or none with a source."""
+    file = frame.f_code.co_filename
+    if file.startswith(STANDARD_LIBRARY) and not any(folder in file for folder in INSTALLED):
+        return True
+    return is_foreign(frame.f_globals.get("__name__")) or (file.startswith("<") and not linecache.getline(file, 1))
 
 
 def title_of(func: Any) -> str:
@@ -133,9 +148,11 @@ def _path_from(folder: str, file: str) -> str:
 
 
 def raising_line(error: BaseException) -> str:
-    """`file:line` of the user's code in which an exception, or its cause, was raised; empty if there is none."""
-    found = ""
-    for frame, line in traceback.walk_tb((error.__cause__ or error).__traceback__):
-        if not f"{frame.f_globals.get('__name__')}.".startswith(("gradvet.", "torch.")):
-            found = f"{shown_path(frame.f_code.co_filename)}:{line}"
-    return found
+    """`file:line` of the innermost line of the user's code in the traceback of an exception, or of its cause.
+
+    A line of an installed package counts where there is no other. Empty if there is none.
+    """
+    frames = traceback.walk_tb((error.__cause__ or error).__traceback__)
+    lines = [(frame.f_code.co_filename, number) for frame, number in frames if not is_hidden(frame)]
+    own = [line for line in lines if not any(folder in line[0] for folder in INSTALLED)] or lines
+    return f"{shown_path(own[-1][0])}:{own[-1][1]}" if own else ""

@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 from gradvet.api import check
 from gradvet.core.processes import ProcessDiedError, ProcessExecutor, Status
-from gradvet.core.provenance import environment
+from gradvet.core.provenance import environment, raising_line
 from gradvet.core.results import Verdict
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.blame.source_lines import raising_line
 from gradvet.frontends.torch.inputs import random_inputs
 from gradvet.frontends.torch.process_state import SEARCH_SETTINGS, ProcessState, Settings
 from gradvet.options import Budget

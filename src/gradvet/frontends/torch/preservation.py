@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradvet.core.provenance import is_foreign
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.autograd_graph import leaves_behind, nodes_behind
-from gradvet.frontends.torch.blame.source_lines import is_foreign
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.process_state import SEARCH_SETTINGS, SETTINGS, ProcessState, use_standard_settings
 from gradvet.frontends.torch.random_state import RandomState, generators_among

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradvet.core.provenance import is_foreign
 from gradvet.errors import raise_interruption
 from gradvet.frontends.torch import private
-from gradvet.frontends.torch.blame.source_lines import is_foreign
 from gradvet.frontends.torch.inputs import has_values
 from gradvet.frontends.torch.layouts.dense import separate
 from gradvet.frontends.torch.random_state import RandomState

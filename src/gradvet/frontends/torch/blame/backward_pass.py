@@ -20,6 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from gradvet.core import thresholds
+from gradvet.core.provenance import is_hidden
 from gradvet.core.results import SourceCode
 from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.autograd_graph import leaves_behind
@@ -31,7 +32,6 @@ from gradvet.frontends.torch.blame.source_lines import (
     accumulation_hooks,
     calling_line,
     function_name,
-    is_hidden,
     is_in_place,
     line_of,
     persistent_hooks,

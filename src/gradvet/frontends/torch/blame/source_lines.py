@@ -10,8 +10,6 @@ import inspect
 import itertools
 import linecache
 import re
-import sysconfig
-import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -23,13 +21,10 @@ import torch
 from torch import nn
 from torch.utils import checkpoint
 
-from gradvet.core.provenance import shown_path
+from gradvet.core.provenance import is_foreign, is_hidden, shown_path
 from gradvet.core.results import SourceCode
 from gradvet.frontends.torch.blame import private
 from gradvet.frontends.torch.private import AFTER_ACCUMULATION, tensor_hooks
-
-FOREIGN_PREFIXES = ("torch.", "gradvet.", "optree.", "numpy.")
-"""Beginnings of the names of modules whose code is not the user's."""
 
 MACHINERY = ("gradvet.", "contextlib.", "torch.overrides.", "torch._tensor.", "torch.autograd.", "torch.utils.")
 """Beginnings of the names of modules between the code that calls a function of torch, or opens a context, and a mode.
@@ -57,13 +52,6 @@ COMPILED = "CompiledFunction"
 """The Function in which torch.compile runs a compiled region."""
 
 TORCH_FOLDER = str(Path(torch.__file__).parent)
-STANDARD_LIBRARY, INSTALLED = sysconfig.get_path("stdlib"), ("site-packages", "dist-packages")
-"""The folder of Python's own modules, and folders in it with those of others."""
-
-
-def is_foreign(module: str | None) -> bool:
-    """Whether a module is not the user's."""
-    return f"{module or ''}.".startswith(FOREIGN_PREFIXES)
 
 
 def is_custom(cls: type) -> bool:
@@ -110,17 +98,6 @@ def calling_line(frame: FrameType | None = None) -> SourceCode | None:
     return None
 
 
-def raising_line(error: BaseException) -> SourceCode | None:
-    """The innermost line of the user's code in the traceback of an exception; None if there is none.
-
-    A line of an installed package counts where there is no other.
-    """
-    frames = traceback.walk_tb(error.__traceback__)
-    lines = [(frame.f_code.co_filename, number) for frame, number in frames if not is_hidden(frame)]
-    own = [line for line in lines if not any(folder in line[0] for folder in INSTALLED)] or lines
-    return _line(*own[-1]) if own else None
-
-
 def line_of(frame: FrameType) -> SourceCode:
     """The line that a frame runs."""
     return _line(frame.f_code.co_filename, frame.f_lineno)
@@ -139,14 +116,6 @@ def entered_context() -> bool | None:
     """Whether a context is being entered (True) or left (False) by torch's own code; None if neither."""
     names = (frame.f_code.co_name for frame in itertools.takewhile(_is_machinery, _frames()))
     return next((name == "__enter__" for name in names if name in ("__enter__", "__exit__")), None)
-
-
-def is_hidden(frame: FrameType) -> bool:
-    """Whether a frame runs no code of the user: that of torch, gradvet or Python, or none with a source."""
-    file = frame.f_code.co_filename
-    if file.startswith(STANDARD_LIBRARY) and not any(folder in file for folder in INSTALLED):
-        return True
-    return is_foreign(frame.f_globals.get("__name__")) or (file.startswith("<") and not linecache.getline(file, 1))
 
 
 def definition(function: Any) -> SourceCode | None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
+from gradvet.core.provenance import is_foreign
 from gradvet.core.results import SourceCode
 from gradvet.frontends.torch.arguments import map_tensors, tensors_of
 from gradvet.frontends.torch.blame import private
@@ -38,7 +39,6 @@ from gradvet.frontends.torch.blame.source_lines import (
     entered_context,
     function_name,
     is_deliberate,
-    is_foreign,
     is_in_place,
     is_setter,
     is_valueless,
