@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from gradvet.core.problem import DerivativeRules
 from gradvet.errors import DerivativeError, HookError, UnsupportedError, first_line, raise_interruption
@@ -171,7 +170,7 @@ class TorchRules(DerivativeRules):
 
         self._cost.forwards += 1
         try:
-            with torch.no_grad(), CallObserver(notice):
+            with torch.no_grad(), observing(notice):
                 self._call.func(*[torch.clone(x) if _requires_grad(x) else x for x in self._call.args])
         except Exception as error:  # as the call inside vmap would
             raise_interruption(error)
@@ -217,7 +216,7 @@ class TorchRules(DerivativeRules):
                 callers.add(_outermost_in_torch(inspect.currentframe()) or object())
 
         self._cost.forwards += 1
-        with CallObserver(notice):
+        with observing(notice):
             self._call()
         return len(callers) == 1 and self.are_builtin  # none is seen inside a scripted function
 
@@ -319,19 +318,15 @@ def applies_function(call: Callable[[], object]) -> bool:
     return applied
 
 
-class CallObserver(TorchFunctionMode):
-    """Calls `notice(function, positional and keyword arguments, result)` after every call of torch."""
+def observing(notice: Callable[[Any, Sequence[Any], Any], None]) -> private.FunctionMode:
+    """The context that calls `notice(function, positional and keyword arguments, result)` after every call of torch."""
 
-    def __init__(self, notice: Callable[[Any, Sequence[Any], Any], None]) -> None:
-        super().__init__()
-        self._notice = notice
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._notice(func, (*args, *(kwargs or {}).values()), result)
+    def observed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        notice(func, (*args, *kwargs.values()), result)
         return result
+
+    return private.FunctionMode(observed)
 
 
 def _requires_grad(value: Any) -> bool:
@@ -341,7 +336,7 @@ def _requires_grad(value: Any) -> bool:
 def _outermost_in_torch(frame: FrameType | None) -> FrameType | None:
     """The frame of torch's function that user code called; None if user code made the call itself."""
     found = None
-    while frame is not None and frame.f_globals.get("__name__") == __name__:
+    while frame is not None and frame.f_globals.get("__name__") in (__name__, private.__name__):
         frame = frame.f_back
     while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith("torch."):
         found, frame = frame, frame.f_back

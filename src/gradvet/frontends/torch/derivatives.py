@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
-from torch.overrides import has_torch_function
 
 from gradvet.core.problem import AttributeMismatch
 from gradvet.core.vectors import Space
@@ -36,18 +35,10 @@ Tangents = list[tuple[Tensor, Tensor | None]]
 """Outputs with their tangents; None for a tangent that is missing."""
 
 
-def gradients(
-    outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor], plain: bool = False
-) -> Sequence[Any]:
-    """One backward pass: the gradient of every source, None if it has none. The graph is kept, if it can be.
-
-    `plain` says that outputs and sources are known to be tensors without `__torch_function__`.
-    """
-    outputs, sources = tuple(outputs), tuple(sources)
+def gradients(outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
+    """One backward pass: the gradient of every source, None if it has none. The graph is kept, if it can be."""
     try:
-        if not plain and (has_torch_function(outputs) or has_torch_function(sources)):
-            return torch.autograd.grad(outputs, sources, cotangents, retain_graph=True, allow_unused=True)
-        return private.run_backward(outputs, sources, tuple(cotangents))
+        return private.run_backward(outputs, sources, cotangents)
     except RuntimeError as error:
         if USED_UP in str(error):
             return torch.autograd.grad(outputs, sources, cotangents, allow_unused=True)
@@ -77,16 +68,14 @@ NO_MODE = contextlib.nullcontext()
 """In place of a context where there is nothing to set or to restore."""
 
 
-def gradients_of_module(
-    outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor], plain: bool = False
-) -> Sequence[Any]:
+def gradients_of_module(outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
     """The gradients, with what the pass itself adds to `.grad`, as `backward()` inside a reversible layer does.
 
     Needed by `test_model_whose_backward_pass_calls_a_module_passes_in_single_precision`.
     """
     # Entered once: what an interruption leaves in `.grad` is restored with the other state of the check.
     with PreservedGradients([source for source in sources if source.is_leaf]):
-        found = gradients(outputs, sources, cotangents, plain)
+        found = gradients(outputs, sources, cotangents)
         added = [source.grad if source.is_leaf else None for source in sources]
     return [g if more is None else more if g is None else g + more for g, more in zip(found, added, strict=True)]
 
@@ -95,7 +84,7 @@ def accumulate(outputs: Sequence[Any], sources: Sequence[Any], cotangents: Seque
     """Add the gradients to the `.grad` of the sources. The graph is kept. Other leaves keep their `.grad`."""
     # A reentrant checkpoint refuses `inputs=` in the middle of the pass, when some leaves have their gradients.
     if not any(hasattr(node, "run_function") for node in nodes_behind(outputs)):
-        private.accumulate_backward(tuple(outputs), tuple(sources), tuple(cotangents))
+        private.run_backward(outputs, sources, cotangents, accumulate=True)
         return
     own = set(map(id, sources))
     others = PreservedGradients(leaf for leaf in accumulating_leaves(outputs) if id(leaf) not in own)
@@ -297,7 +286,7 @@ def vjp_batched(problem: TorchProblem, V: Sequence[Tensor]) -> list[Tensor]:
     problem.cost.vjps += 1
     outputs = problem.recorded_outputs()
     with problem.mode(), in_vmap(problem):
-        found = private.run_batched_backward(tuple(outputs), problem.inputs, tuple(stacked(problem.codomain, V)))
+        found = private.run_backward(outputs, problem.inputs, stacked(problem.codomain, V), batched=True)
     return [problem.vector(problem.domain, [g if g is None else g[k] for g in found]) for k in range(len(V))]
 
 
@@ -313,7 +302,7 @@ def vjp_rows(problem: TorchProblem, output: int, start: int, stop: int) -> Tenso
         with problem.mode(), in_vmap(problem), process_state.without_vmap_fallback():
             warnings.simplefilter("ignore")
             recorded = problem.recorded_outputs()[output]
-            gradients = private.run_batched_backward((recorded,), problem.inputs, (cotangents,))
+            gradients = private.run_backward((recorded,), problem.inputs, (cotangents,), batched=True)
     except Exception:  # the rows can still be computed one by one
         return None
     problem.cost.vjps += 1

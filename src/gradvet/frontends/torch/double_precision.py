@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from gradvet.frontends.torch import private
 
@@ -208,16 +207,11 @@ def _generator_state(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
     return state.numpy().tobytes()
 
 
-class _WideArguments(TorchFunctionMode):
-    """Widens the arguments of functions that would refuse them."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in STRICT_FUNCTIONS:
-            args, kwargs = widened(args), {name: widened(value) for name, value in kwargs.items()}
-        return func(*args, **kwargs)
+def _with_wide_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of a function of torch, with wider arguments if it would refuse the given ones."""
+    if func in STRICT_FUNCTIONS:
+        args, kwargs = widened(args), {name: widened(value) for name, value in kwargs.items()}
+    return func(*args, **kwargs)
 
 
 class DoublePrecision:
@@ -278,7 +272,7 @@ class DoublePrecision:
         with _without_autocast(), _default_double():
             self._depth += 1
             try:
-                with self._mode, _WideArguments():
+                with self._mode, private.FunctionMode(_with_wide_arguments):
                     yield
             finally:
                 self._depth -= 1

@@ -157,8 +157,6 @@ def differentiable_dtype(name: str) -> torch.dtype:
 MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 """The memory of this machine."""
 
-PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer)
-
 
 def has_values(tensor: Tensor) -> bool:
     """Whether the numbers of a tensor can be read and written: it has memory and is no inference tensor."""
@@ -188,7 +186,7 @@ def require_values(tensor: Tensor, name: str) -> None:
             f"{name} is a nested tensor, whose elements have no common shape: pass its parts as a list, and nest them "
             "in the function"
         )
-    if type(tensor) not in PLAIN_TYPES and not _is_comparable(tensor):
+    if type(tensor) not in private.PLAIN_TYPES and not _is_comparable(tensor):
         raise InvalidProblemError(
             f"{name} is a {type(tensor).__name__}, whose values torch does not compare: pass a plain tensor, and "
             "convert it in the function"

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import has_torch_function
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 PUBLIC_ONLY = os.environ.get("GRADVET_PUBLIC_ONLY") == "1"
@@ -35,56 +35,50 @@ def _found(owner: Any, path: str) -> Any:
 _ENGINE = _found(torch.autograd.Variable, "_execution_engine")
 
 
-def run_backward(outputs: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Any, ...]) -> Sequence[Any]:
-    """`torch.autograd.grad` without its checks of the arguments: they cost as much as a small backward pass, and the
-    first one loads sympy (half a second).
-
-    For plain tensors. The graph is kept, and a source without a gradient gives None.
-    """
-    if _ENGINE is None:
-        return torch.autograd.grad(outputs, sources, cotangents, retain_graph=True, allow_unused=True)
-    found: Sequence[Any] = _ENGINE.run_backward(outputs, cotangents, True, False, sources, True, accumulate_grad=False)
-    return found
+PLAIN_TYPES = frozenset({Tensor, nn.Parameter})
+"""Types of tensors whose operators are those of torch."""
 
 
-def differentiable_gradients(
-    outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Any]
+def run_backward(
+    outputs: Sequence[Any],
+    sources: Sequence[Any],
+    cotangents: Sequence[Any],
+    *,
+    create_graph: bool = False,
+    accumulate: bool = False,
+    batched: bool = False,
 ) -> Sequence[Any]:
-    """`torch.autograd.grad` with `create_graph=True`; without its checks of the arguments where these are like the
-    outputs. A source without a gradient gives None.
+    """A backward pass that keeps the graph; a source without a gradient gives None.
+
+    Plain tensors pass by the checks of the arguments: they cost as much as a small backward pass, and the first one
+    loads sympy (half a second). With `accumulate`, gradients are added to the `.grad` of the sources. With `batched`,
+    cotangents and gradients have a first axis more.
     """
-    plain = _ENGINE is not None and not has_torch_function((*outputs, *sources, *cotangents))
-    if not plain or [(y.size(), y.dtype) for y in outputs] != [(v.size(), v.dtype) for v in cotangents]:
-        return torch.autograd.grad(outputs, sources, cotangents, create_graph=True, allow_unused=True)
-    found: Sequence[Any] = _ENGINE.run_backward(
-        tuple(outputs), tuple(cotangents), True, True, tuple(sources), True, accumulate_grad=False
+    is_plain = _ENGINE is not None and {*map(type, outputs), *map(type, sources), *map(type, cotangents)} <= PLAIN_TYPES
+    if create_graph:  # users' own cotangents
+        is_plain = is_plain and [(y.size(), y.dtype) for y in outputs] == [(v.size(), v.dtype) for v in cotangents]
+    if not is_plain and accumulate:
+        torch.autograd.backward(outputs, cotangents, retain_graph=True, inputs=sources)
+        return ()
+    if not is_plain:
+        return torch.autograd.grad(
+            outputs,
+            sources,
+            cotangents,
+            retain_graph=True,
+            create_graph=create_graph,
+            allow_unused=True,
+            is_grads_batched=batched,
+        )
+
+    def run(*cotangents: Any) -> Any:
+        given = tuple(outputs), cotangents, True, create_graph, tuple(sources), True
+        return _ENGINE.run_backward(*given, accumulate_grad=accumulate)
+
+    found: Sequence[Any] = (
+        dual_vmap()(run, 0, 0, allow_none_pass_through=True)(*cotangents) if batched else run(*cotangents)
     )
     return found
-
-
-def run_batched_backward(
-    outputs: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Any, ...]
-) -> Sequence[Any]:
-    """The same by one vectorised pass; cotangents and gradients have a first axis more."""
-    if _ENGINE is None or has_torch_function(outputs + sources):
-        return torch.autograd.grad(
-            outputs, sources, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
-        )
-    from torch._vmap_internals import _vmap
-
-    def each(cotangents: tuple[Any, ...]) -> Sequence[Any]:
-        return run_backward(outputs, sources, cotangents)
-
-    found: Sequence[Any] = _vmap(each, 0, 0, allow_none_pass_through=True)(cotangents)
-    return found
-
-
-def accumulate_backward(outputs: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Any, ...]) -> None:
-    """`torch.autograd.backward` for some leaves, which loads sympy too. The graph is kept."""
-    if _ENGINE is None or has_torch_function(outputs + sources):
-        torch.autograd.backward(outputs, cotangents, retain_graph=True, inputs=sources)
-    else:
-        _ENGINE.run_backward(outputs, cotangents, True, False, sources, True, accumulate_grad=True)
 
 
 def without_cotangent(output: Any) -> Any:
@@ -110,8 +104,8 @@ class _Undefined(torch.autograd.Function):
         return None
 
 
-def dual_vmap() -> Callable[..., Any] | None:
-    """The vmap with which torch itself batches dual numbers; None if there is none.
+def dual_vmap() -> Any:
+    """The vmap with which torch itself batches backward passes and dual numbers; None if there is none.
 
     The public vmap does not map `make_dual`, only `torch.func.jvp`.
     """
@@ -254,7 +248,18 @@ def has_hooks(values: Sequence[Any], since: float, modules: Sequence[nn.Module] 
 
 
 Operators = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
-"""Called in place of each operator that a function calls: (operator, args, kwargs) ↦ result."""
+"""Called in place of each operator or function of torch that a function calls: (operator, args, kwargs) ↦ result."""
+
+
+class FunctionMode(TorchFunctionMode):
+    """A context in which every function of torch goes through `handle`."""
+
+    def __init__(self, handle: Operators) -> None:
+        super().__init__()
+        self._handle = handle
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._handle(func, args, kwargs or {})
 
 
 def compiler_stance() -> Any:

@@ -307,7 +307,7 @@ class TorchProblem(Problem):
     ) -> Sequence[Any]:
         """The gradients of the inputs, or of other sources, through a graph of the function."""
         run = derivatives.gradients if self.binding.substitution is None else derivatives.gradients_of_module
-        return self.backward(run, outputs, self.inputs if sources is None else sources, cotangents, self.is_plain)  # type: ignore[no-any-return]
+        return self.backward(run, outputs, self.inputs if sources is None else sources, cotangents)  # type: ignore[no-any-return]
 
     def gradient_vector(
         self, outputs: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] | None = None

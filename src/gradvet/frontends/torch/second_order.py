@@ -63,7 +63,7 @@ def gradient_function(
         ]
         sources = [value for value, on in zip(restored[:count], active[:count], strict=True) if on]
         outputs = select(function(*restored[:count]))
-        found = private.differentiable_gradients(outputs, sources, restored[count:])
+        found = private.run_backward(outputs, sources, restored[count:], create_graph=True)
         if missing_as_zeros:
             return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, sources, strict=True))
         return tuple(g for g in found if g is not None)

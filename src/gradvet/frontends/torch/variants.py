@@ -290,7 +290,7 @@ class TorchVariants(GradientVariants):
         outputs = problem.recorded_outputs()
 
         def vjp(*cotangents: Tensor) -> tuple[Tensor, ...]:
-            found = private.run_backward(tuple(outputs), problem.inputs, cotangents)
+            found = private.run_backward(outputs, problem.inputs, cotangents)
             return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, problem.inputs, strict=True))
 
         problem.cost.vjps += 1

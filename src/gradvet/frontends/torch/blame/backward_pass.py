@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.overrides import TorchFunctionMode
 
 from gradvet.core import thresholds
 from gradvet.core.provenance import is_hidden
@@ -43,7 +42,7 @@ from gradvet.frontends.torch.blame.source_lines import (
 from gradvet.frontends.torch.blame.stops import HOOKING, StopMode
 from gradvet.frontends.torch.derivatives import gradients
 from gradvet.frontends.torch.preservation import PreservedState
-from gradvet.frontends.torch.private import PUBLIC_ONLY, storage_reference, version
+from gradvet.frontends.torch.private import PUBLIC_ONLY, FunctionMode, Operators, storage_reference, version
 from gradvet.frontends.torch.random_state import RandomState
 
 IN_PLACE = "modified by an inplace operation"
@@ -89,7 +88,7 @@ class _Saved:
     """Number of writes before."""
 
 
-class _Writes(TorchFunctionMode):
+class _Writes:
     """Notes the memory that is written to, with the line, in order, and the tensors that are saved.
 
     A function of torch may fill a tensor after it has saved it, as `rrelu` does with its noise: the values at its end
@@ -97,7 +96,6 @@ class _Writes(TorchFunctionMode):
     """
 
     def __init__(self, watched: Sequence[int] = ()) -> None:
-        super().__init__()
         self.found: list[tuple[Any, Origin]] = []
         self.saved: list[_Saved] = []
         self._watched = watched
@@ -133,11 +131,12 @@ class _Writes(TorchFunctionMode):
         self._last = Origin(line_of(frame), running_module(frame), "")
         return self.trace
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of a function of torch. Notes what it writes to."""
         count = len(self.saved)
         given = tensors_of((args, kwargs))
         versions = list(map(version, given))
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         # The name says that a result of `.data` is written to; its version is not that of the tensor that was saved.
         written = {id(args[0]): args[0]} if is_in_place(function_name(func)) and args else {}
         written.update((id(t), t) for t, before in zip(given, versions, strict=True) if version(t) != before)
@@ -160,7 +159,7 @@ def overwritten_saved_tensors(call: Call) -> list[tuple[Origin, str]]:
     writes = _Writes()
     with PreservedState(call.target, call.tensors):
         with _keeping(writes.save, writes.saved_tensor):
-            outputs = run(call, lambda forward: _within(writes, forward))
+            outputs = run(call, lambda forward: _within(writes.called, forward))
         as_they_are = _gradients(call, outputs)
         changed = [n for n, saved in enumerate(writes.saved) if saved.values != checksum(saved.tensor)]
     if not changed:
@@ -202,7 +201,7 @@ def _watched(call: Call, numbers: Sequence[int]) -> _Writes:
     with PreservedState(call.target, call.tensors), _keeping(writes.save, writes.saved_tensor):
         sys.settrace(writes.trace)
         try:
-            run(call, lambda forward: _within(writes, forward))
+            run(call, lambda forward: _within(writes.called, forward))
         finally:
             sys.settrace(before)
     return writes
@@ -293,50 +292,44 @@ def _changes_grad(candidate: Candidate, parameter: nn.Parameter, gradients: dict
     return copy.grad is not None and torch.equal(copy, parameter) and not torch.equal(copy.grad, gradient)
 
 
-class _Origins(TorchFunctionMode):
-    """Notes the line that made each node of the graph, and the checkpoints that draw and keep no random state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.nodes: dict[Any, tuple[SourceCode | None, nn.Module | None]] = {}
-        self.checkpoints: dict[str, Candidate] = {}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        checkpoint = unpreserved_checkpoint()
-        before = RandomState() if checkpoint is not None else None
-        result = func(*args, **(kwargs or {}))
-        if before is not None and not before.is_torch_current() and (line := calling_line(checkpoint)) is not None:
-            candidate = Candidate(line, "checkpoint", OTHER_DRAWS, running_module(checkpoint))
-            self.checkpoints.setdefault(str(line), candidate)
-        new = [tensor.grad_fn for tensor in tensors_of(result)]
-        origin = calling_line(), running_module()
-        while new:
-            node = new.pop()
-            if node is not None and node not in self.nodes:
-                self.nodes[node] = origin
-                new += [behind for behind, _ in node.next_functions]
-        return result
-
-
 def unsound_operations(call: Call) -> list[Candidate]:
     """The operation whose gradient is not finite for a finite grad_output, so that those of the leaves are not.
 
     If there is none, the checkpoints that draw other random numbers in their second run than in their first.
     """
-    origins, found = _Origins(), list[Any]()
+    nodes: dict[Any, tuple[SourceCode | None, nn.Module | None]] = {}
+    checkpoints: dict[str, Candidate] = {}
+    found: list[Any] = []
+
+    def called(func: Any, args: Any, kwargs: Any) -> Any:
+        """Notes the line that made each node of the graph, and the checkpoints that draw and keep no random state."""
+        checkpoint = unpreserved_checkpoint()
+        before = RandomState() if checkpoint is not None else None
+        result = func(*args, **kwargs)
+        if before is not None and not before.is_torch_current() and (line := calling_line(checkpoint)) is not None:
+            candidate = Candidate(line, "checkpoint", OTHER_DRAWS, running_module(checkpoint))
+            checkpoints.setdefault(str(line), candidate)
+        new = [tensor.grad_fn for tensor in tensors_of(result)]
+        origin = calling_line(), running_module()
+        while new:
+            node = new.pop()
+            if node is not None and node not in nodes:
+                nodes[node] = origin
+                new += [behind for behind, _ in node.next_functions]
+        return result
 
     def note(node: Any, gradients: Any, grad_outputs: Any) -> None:
         if _is_finite(grad_outputs) and not _is_finite(gradients):
             found.append(node)
 
     with PreservedState(call.target, call.tensors):
-        live, cotangents = _seeds(run(call, lambda forward: _within(origins, forward)))
-        for node in origins.nodes:
+        live, cotangents = _seeds(run(call, lambda forward: _within(called, forward)))
+        for node in nodes:
             node.register_hook(partial(note, node))
         found_gradients = gradients(live, leaves_behind(live), cotangents)
     if not found or _is_finite(found_gradients):
-        return list(origins.checkpoints.values())
-    line, owner = origins.nodes[found[0]]
+        return list(checkpoints.values())
+    line, owner = nodes[found[0]]
     return [] if line is None else [Candidate(line, found[0].name(), NOT_FINITE_GRADIENT, owner)]
 
 
@@ -344,8 +337,8 @@ def _is_finite(tensors: Sequence[Tensor | None]) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in tensors if tensor is not None)
 
 
-def _within(mode: Any, call: Callable[[], Any]) -> Any:
-    with mode:
+def _within(called: Operators, call: Callable[[], Any]) -> Any:
+    with FunctionMode(called):
         return call()
 
 

@@ -269,20 +269,26 @@ def is_opaque(module: nn.Module) -> bool:
 
 
 class Replica(nn.Module):
-    """A module with the parameters, buffers and children of another one under the same names.
+    """A module with the parameters, buffers and children of another one under the same names, and another forward pass.
 
-    Its forward pass calls the other one. Without private names, the other one is a child. Attributes of its own begin
-    with `gradvet_`: a child of the other one may have any name.
+    That is `run`, which gets the other one first. Without private names, the other one is a child. Attributes of its
+    own begin with `gradvet_`: a child of the other one may have any name.
     """
 
-    def __init__(self, inner: nn.Module) -> None:
+    gradvet_run: Callable[..., Any]
+
+    def __init__(self, inner: nn.Module, run: Callable[..., Any], name: str) -> None:
         super().__init__()
+        self.__dict__.update(gradvet_run=run, __name__=name)
         if PUBLIC_ONLY:
             self.gradvet_inner = inner
         else:
             self.__dict__["gradvet_inner"] = inner
             self._parameters, self._buffers, self._modules = inner._parameters, inner._buffers, inner._modules
         self.training = inner.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.gradvet_run(self.gradvet_inner, *args, **kwargs)
 
 
 Hooks = dict[int, Callable[..., Any]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ from gradvet.frontends.torch.random_state import preserved_rng
 
 Around = Callable[[Callable[[], Any]], Any]
 """Runs a call under some condition: (the call without arguments) ↦ its result."""
+
+WIDE_DTYPES = frozenset({torch.float64, torch.complex128})
 
 REPLAYS = 2
 """Number of replays that must give the recorded values: state that a call leaves behind shows in the second."""
@@ -91,25 +94,23 @@ def _run_backward(model: nn.Module, result: Any) -> None:
 
 def request_of(call: Call, around: Around = plainly) -> Request:
     """The call as a request of a check, with fresh arguments."""
+    if call.modules:
+        return _request_of_modules(call, around)
     with _objects_as_recorded(call):
         args, kwargs = arguments_of(call, _fresh(call))
     if call.kind == MODULE:
         is_constant = not any(call.requires_grad) and any(p.requires_grad for p in call.target.parameters())
-        replica = _ModuleReplica(call.target, call, around)
-        if is_constant:
-            replica.__dict__.update(gradvet_arguments=(args, kwargs))
-            return Request(replica, ())
-        return Request(replica, args, kwargs or None)
-    if call.modules:
-        return _FunctionOfModules(call, around).request()
+        given = (args, kwargs) if is_constant else None
+        replica = Replica(call.target, partial(_outputs_of_module, call, around, given), type(call.target).__name__)
+        return Request(replica, ()) if is_constant else Request(replica, args, kwargs or None)
     func = callable_of(call.target)
     if around is plainly and not call.autocast and not call.written:
         return Request(call.target, args, kwargs or None)
-    workspace = _Workspace(call)
+    workspace: dict[tuple[int, torch.dtype], Tensor] = {}
     args, kwargs = arguments_of(call, [None if n in call.written else t for n, t in enumerate(_fresh(call))])
 
     def replayed(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = workspace.filled(args, kwargs)
+        args, kwargs = _with_workspace(call, workspace, args, kwargs)
         with _autocast(call):
             return around(lambda: func(*args, **kwargs))
 
@@ -117,30 +118,59 @@ def request_of(call: Call, around: Around = plainly) -> Request:
     return Request(replayed, args, kwargs or None)
 
 
-class _Workspace:
-    """The tensors that a call writes to: the same memory in all replays, as in the model, with the recorded values.
+def _outputs_of_module(call: Call, around: Around, constants: Any, inner: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The floating-point results of a module for copies of its inputs; `constants` are these if none required grad."""
+    if constants is not None:
+        is_wide = not WIDE_DTYPES.isdisjoint(p.dtype for p in inner.parameters())
+        args, kwargs = map_tensors(_doubled if is_wide else unchanged, constants)
+    args, kwargs = map_tensors(lambda t: t if isinstance(t, nn.Parameter) else t.clone(), (args, kwargs))
+    _restore(call)
+    with _autocast(call), _objects_as_recorded(call):
+        result = around(lambda: inner(*args, **kwargs))
+    return tuple(tensor for tensor in tensors_of(result) if tensor.is_floating_point() or tensor.is_complex())
 
-    So a backward pass that reads them after another call shows. Needed by the recurrent network of
-    `test_fault_is_named_with_its_path_and_line`.
+
+def _request_of_modules(call: Call, around: Around) -> Request:
+    """A Function that gets modules and their parameters, as one of adjoint methods does, as a module of these modules.
+
+    So its backward pass calls them with the parameters of its forward pass. There is nothing in place of the parameters
+    in the arguments: the module has them.
     """
+    modules = nn.ModuleDict({"inner": nn.ModuleList(call.modules)})
+    known = {id(p): (m, name) for m in modules.modules() for name, p in m.named_parameters(recurse=False)}
+    owners = [known.get(id(tensor)) for tensor in call.tensors]
+    fresh = zip(owners, _fresh(call), strict=True)
+    args, kwargs = arguments_of(call, [None if owner else tensor for owner, tensor in fresh])
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        self.shared: dict[tuple[int, torch.dtype], Tensor] = {}
+    def run(_: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        given = iter(tensors_of((args, kwargs)))
+        tensors = [getattr(*owner) if owner else next(given) for owner in owners]
+        args, kwargs = arguments_of(call, tensors)
+        with _autocast(call):
+            return around(lambda: callable_of(call.target)(*args, **kwargs))
 
-    def filled(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments of the call with these tensors in their places. Writes to them."""
-        given = tensors_of((args, kwargs))
-        is_wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in given)
-        others, tensors = iter(given), list[Tensor]()
-        for n, kept in enumerate(self.call.tensors):
-            if n not in self.call.written:
-                tensors.append(next(others))
-                continue
-            values = _doubled(kept) if is_wide else kept
-            shared = self.shared.setdefault((n, values.dtype), copied(values))
-            tensors.append(shared.copy_(values))
-        return arguments_of(self.call, tensors)
+    return Request(Replica(modules, run, call.name), args, kwargs or None)
+
+
+def _with_workspace(
+    call: Call, shared: dict[tuple[int, torch.dtype], Tensor], args: Any, kwargs: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with the tensors that the call writes to, in the same memory in all replays, as in the model.
+
+    They have the recorded values. So a backward pass that reads them after another call shows. Needed by the recurrent
+    network of `test_fault_is_named_with_its_path_and_line`.
+    """
+    given = tensors_of((args, kwargs))
+    is_wide = not WIDE_DTYPES.isdisjoint(tensor.dtype for tensor in given)
+    others, tensors = iter(given), list[Tensor]()
+    for n, kept in enumerate(call.tensors):
+        if n not in call.written:
+            tensors.append(next(others))
+            continue
+        values = _doubled(kept) if is_wide else kept
+        memory = shared.setdefault((n, values.dtype), copied(values))
+        tensors.append(memory.copy_(values))
+    return arguments_of(call, tensors)
 
 
 def torch_stops(function: Callable[[], Any]) -> list[str]:
@@ -156,27 +186,18 @@ def torch_stops(function: Callable[[], Any]) -> list[str]:
 def within(func: Any, mode: StopMode) -> Any:
     """A function that is called in a mode."""
     if isinstance(func, nn.Module):
-        return _Within(func, mode.around)
+        return Replica(func, partial(_called_in, mode), type(func).__name__)
     call = callable_of(func)
 
     def held(*args: Any, **kwargs: Any) -> Any:
-        return mode.around(lambda: call(*args, **kwargs))
+        return _called_in(mode, call, *args, **kwargs)
 
     held.__name__ = title_of(func)
     return held
 
 
-class _Within(Replica):
-    """A module that is called under a condition."""
-
-    gradvet_around: Around
-
-    def __init__(self, inner: nn.Module, around: Around) -> None:
-        super().__init__(inner)
-        self.__dict__.update(gradvet_around=around, __name__=type(inner).__name__)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.gradvet_around(lambda: self.gradvet_inner(*args, **kwargs))
+def _called_in(mode: StopMode, func: Any, *args: Any, **kwargs: Any) -> Any:
+    return mode.around(lambda: func(*args, **kwargs))
 
 
 def refusal(call: Call) -> str:
@@ -215,62 +236,6 @@ def is_locally_constant(call: Call, positions: Sequence[int]) -> bool:
     with preserved_rng(), _autocast(call):
         call.random.restore()
         return is_constant_in(lambda *given: callable_of(call.target)(*given, **kwargs), args, positions)
-
-
-class _ModuleReplica(_Within):
-    """A module that gets copies of its inputs and returns its floating-point results as a tuple.
-
-    If its arguments are constants, as none of them required grad, it has them itself.
-    """
-
-    gradvet_call: Call
-    gradvet_arguments: Any
-
-    def __init__(self, inner: nn.Module, call: Call, around: Around) -> None:
-        super().__init__(inner, around)
-        self.__dict__.update(gradvet_call=call, gradvet_arguments=None)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.gradvet_arguments is not None:
-            is_wide = not {torch.float64, torch.complex128}.isdisjoint(p.dtype for p in self.parameters())
-            args, kwargs = map_tensors(_doubled if is_wide else unchanged, self.gradvet_arguments)
-        args, kwargs = map_tensors(lambda t: t if isinstance(t, nn.Parameter) else t.clone(), (args, kwargs))
-        _restore(self.gradvet_call)
-        with _autocast(self.gradvet_call), _objects_as_recorded(self.gradvet_call):
-            result = self.gradvet_around(lambda: self.gradvet_inner(*args, **kwargs))
-        found = tensors_of(result)
-        return tuple(tensor for tensor in found if tensor.is_floating_point() or tensor.is_complex())
-
-
-class _FunctionOfModules(nn.Module):
-    """A Function that gets modules and their parameters, as one of adjoint methods does, as a module of these modules.
-
-    So its backward pass calls them with the parameters of its forward pass.
-    """
-
-    gradvet_call: Call
-    gradvet_around: Around
-
-    def __init__(self, call: Call, around: Around) -> None:
-        super().__init__()
-        self.inner = nn.ModuleList(call.modules)
-        self.__dict__.update(gradvet_call=call, gradvet_around=around, __name__=call.name)
-        owners = {id(p): (m, name) for m in self.modules() for name, p in m.named_parameters(recurse=False)}
-        self.gradvet_owners = [owners.get(id(tensor)) for tensor in call.tensors]
-
-    def request(self) -> Request:
-        """The Function with nothing in place of the parameters: the module has them."""
-        fresh = zip(self.gradvet_owners, _fresh(self.gradvet_call), strict=True)
-        tensors: list[Any] = [None if owner else tensor for owner, tensor in fresh]
-        args, kwargs = arguments_of(self.gradvet_call, tensors)
-        return Request(self, args, kwargs or None)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        given = iter(tensors_of((args, kwargs)))
-        tensors = [getattr(*owner) if owner else next(given) for owner in self.gradvet_owners]
-        args, kwargs = arguments_of(self.gradvet_call, tensors)
-        with _autocast(self.gradvet_call):
-            return self.gradvet_around(lambda: callable_of(self.gradvet_call.target)(*args, **kwargs))
 
 
 def _doubled(tensor: Tensor) -> Tensor:

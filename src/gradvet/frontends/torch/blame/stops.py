@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from gradvet.core.provenance import is_foreign
@@ -47,7 +46,7 @@ from gradvet.frontends.torch.blame.source_lines import (
     stop_sentence,
 )
 from gradvet.frontends.torch.blame.straight_through import Stairs
-from gradvet.frontends.torch.private import version
+from gradvet.frontends.torch.private import FunctionMode, version
 
 HOOKING = ("register_hook", "register_post_accumulate_grad_hook")
 GRAD_MODE = ("_set_grad_enabled", "set_grad_enabled")
@@ -56,7 +55,7 @@ Place = tuple[str, str, int]
 
 
 @dataclass
-class StopMode(TorchFunctionMode):
+class StopMode:
     """Between the user's code and torch's functions, outside the code of Functions.
 
     `released` are the keys at which the gradient flows; `held` those at which values are the ones of the first call,
@@ -89,9 +88,6 @@ class StopMode(TorchFunctionMode):
     _is_first: bool = True
     _depth: int = 0
 
-    def __post_init__(self) -> None:
-        super().__init__()
-
     def around(self, call: Callable[[], Any]) -> Any:
         """The result of a call in this mode."""
         for kept in (self._counts, self._regions, self._aliases, self._outside):
@@ -103,7 +99,7 @@ class StopMode(TorchFunctionMode):
                 stack.enter_context(private.inference_mode_as(self._switch_inference))
                 stack.enter_context(private.parameters_made_by(self._made))
                 stack.enter_context(private.packing_if(self._packs))
-                stack.enter_context(self)
+                stack.enter_context(FunctionMode(self._intercepted))
                 result = call()
             self._is_first = False  # a call that raises, as with inputs that must not require grad, is no first call
             return result
@@ -174,10 +170,10 @@ class StopMode(TorchFunctionMode):
 
         return map_tensors(settled, result) if self._is_first or self._holds else result
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def _intercepted(self, func: Any, args: Any, kwargs: Any) -> Any:
         if self._samples and not self._region and running_code().startswith(DISTRIBUTIONS):
             self._accept_samples(args)
-        result = self._called(func, args, kwargs or {})
+        result = self._called(func, args, kwargs)
         if self.holds_torch and self._is_first and self._region and self._regions[-1].code.startswith(DISTRIBUTIONS):
             self._samples += [(tensor, (str(self._region), NO_GRAD)) for tensor in tensors_of(result)]
         return result
