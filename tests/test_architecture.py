@@ -57,12 +57,10 @@ CORE_ORDER = (
     ),
     *("entrywise", "fast_mode", "confirmation", "kinks", "refinement"),
     *("residuals", "residual_sampling", "direction_average", "slope_test"),
-    "runner",
+    *("runner", "numerical_jacobian"),
 )
 
 KNOWN_FRONTEND_IMPORTS = [
-    # The type of what `numerical_jacobian` returns, which is public.
-    "api/__init__.py imports gradvet.frontends.torch.numerical_jacobian",
     # The drop-in functions take and return torch's own tensors, and call the torch frontend directly.
     "compat/gradcheck.py imports gradvet.frontends.torch.binding",
     "compat/gradcheck.py imports gradvet.frontends.torch.inputs",

@@ -1,7 +1,7 @@
 """`check` at its defaults: right functions pass, wrong ones fail with the entry, hard ones are not failed.
 
 Also tests `api/__init__.py`, `api/pipeline.py`, `api/validation.py`, `core/frontend.py`, `errors.py`, `options.py`,
-`frontends/torch/__init__.py`, `frontends/torch/binding.py`, `frontends/torch/numerical_jacobian.py` and
+`frontends/torch/__init__.py`, `frontends/torch/binding.py`, `core/numerical_jacobian.py` and
 `frontends/torch/wider_version.py`.
 """
 

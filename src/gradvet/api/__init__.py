@@ -15,14 +15,14 @@ from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.api.points import PointSettings
 from gradvet.api.validation import refuse
 from gradvet.checks import REFERENCE
-from gradvet.core.events import filtered, fresh_seed, publish
+from gradvet.core.events import filtered, fresh_seed, one_at_a_time, publish
 from gradvet.core.frontend import Request
+from gradvet.core.numerical_jacobian import NumericalJacobian, measured_jacobian
 from gradvet.core.provenance import title_of
 from gradvet.core.results import Finding, InconclusiveWarning, Report, Verdict
 from gradvet.core.runner import joined
 from gradvet.errors import GradientError, InvalidProblemError, first_line, raise_interruption
 from gradvet.frontends.torch import FRONTEND, StopMode, is_model, within
-from gradvet.frontends.torch.numerical_jacobian import NumericalJacobian
 from gradvet.options import Budget, Options
 from gradvet.reports.ledger_table import ACCEPT, headline
 
@@ -257,9 +257,12 @@ def numerical_jacobian(
     [2.0, 6.0]
     """
     request = validation.request_of(func, inputs, kwargs)
-    with validation.explaining_call(request):
-        found: NumericalJacobian = FRONTEND.numerical_jacobian(request)
-    return found
+    with one_at_a_time, validation.explaining_call(request):
+        binding = FRONTEND.bind(request)
+        FRONTEND.require_separate(request)
+        state = FRONTEND.preserved_state((func, inputs, kwargs), binding.arguments)
+        with state, state:  # twice: the first restoration may be interrupted
+            return measured_jacobian(FRONTEND.problem(binding, 0))
 
 
 def dtypes_of(given: Any) -> tuple[Any, ...] | None:

@@ -177,6 +177,9 @@ class Frontend:
 
     # State and words.
 
+    def require_separate(self, request: Request) -> None:
+        """Raise if elements of an input share memory, so that none of them can change alone."""
+
     def preserved_state(self, function: Any, arguments: Sequence[Any]) -> AbstractContextManager[None]:
         """Restore random states, buffers, gradients and arguments on exit."""
         return nullcontext()
@@ -252,7 +255,3 @@ class Frontend:
     def compiled(self, problem: OwnProblem, request: Request) -> Problem:
         """The problem with the function compiled."""
         raise UnsupportedError("a compiler")
-
-    def numerical_jacobian(self, request: Request) -> Any:
-        """The Jacobian by finite differences with error bars."""
-        raise UnsupportedError("numerical_jacobian")

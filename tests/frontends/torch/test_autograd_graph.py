@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any
 
@@ -173,12 +172,3 @@ def test_builtin_operator_that_writes_to_a_view_is_a_builtin_rule() -> None:
     assert any("CopySlices" in name for name in problem.rules.node_names)
     assert not problem.rules.has_custom
     assert gradvet.check(builtin_square_of_a_view, inputs(6), seed=0).verdict is Verdict.PASS
-
-
-def test_custom_function_is_assumed_behind_a_view_where_a_profiler_is_in_use() -> None:
-    problem = context_of(builtin_square_of_a_view, inputs(5).requires_grad_()).problem
-    sys.setprofile(lambda *_: None)
-    try:
-        assert problem.rules.has_custom
-    finally:
-        sys.setprofile(None)

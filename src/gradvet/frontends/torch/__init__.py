@@ -40,9 +40,8 @@ from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.source_lines import COMPILED
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.branches import on_same_branches, on_smooth_piece
-from gradvet.frontends.torch.inputs import require_state
+from gradvet.frontends.torch.inputs import require_separate, require_state
 from gradvet.frontends.torch.layouts.sparse import is_sparse, unspecified
-from gradvet.frontends.torch.numerical_jacobian import jacobian_of
 from gradvet.frontends.torch.points import PointSource, generated_points, generated_shapes
 from gradvet.frontends.torch.preservation import PreservedState
 from gradvet.frontends.torch.private import CompiledAsPython
@@ -228,7 +227,6 @@ class TorchFrontend(Frontend):
     explained = staticmethod(explained)
     registration_complaints = staticmethod(opcheck_complaints)
     compiled = staticmethod(compiled_problem)
-    numerical_jacobian = staticmethod(jacobian_of)
 
     def problem(self, binding: Binding, seed: int, *, masked: bool = False) -> TorchProblem:
         try:
@@ -276,6 +274,10 @@ class TorchFrontend(Frontend):
         except Exception:
             return True
         return False
+
+    def require_separate(self, request: Request) -> None:
+        for tensor in nested_tensors((request.inputs, request.kwargs)):
+            require_separate(tensor)
 
     def preserved_state(self, function: Any, arguments: Sequence[Any]) -> AbstractContextManager[None]:
         return PreservedState(function, nested_tensors(arguments), standard_settings=True)

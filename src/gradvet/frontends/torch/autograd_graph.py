@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-import sys
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from gradvet.core.problem import DerivativeRules
 from gradvet.errors import DerivativeError, HookError, UnsupportedError, first_line, raise_interruption
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_of
+from gradvet.frontends.torch.blame.private import applied_functions
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -103,10 +103,6 @@ MEANINGS = {
 """Parts of torch's messages about an autograd.Function, and what they mean."""
 
 
-APPLY = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__code__", None)
-"""The code that runs when an `autograd.Function` is applied; None where torch has it in C++, from 2.15 on."""
-
-
 def nodes_behind(outputs: Sequence[Any]) -> list[Any]:
     """Every node of the graph behind some outputs, once."""
     found: list[Any] = []
@@ -153,7 +149,15 @@ class TorchRules(DerivativeRules):
         if self.node_names.isdisjoint(WRAPPERS):
             return False
         self._cost.forwards += 1
-        return applies_function(self._call)
+        applied: list[type] = []
+
+        def noted(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], apply: Callable[..., Any]) -> Any:
+            applied.append(cls)
+            return apply(*args, **kwargs)
+
+        with applied_functions(noted):
+            self._call()
+        return bool(applied)
 
     @functools.cached_property
     def keeps_tensors(self) -> bool:
@@ -293,29 +297,6 @@ def _raising_line(error: Exception) -> str:
     """The line of code that raised, such as an assertion without a message; empty if it is not known."""
     lines = traceback.extract_tb(error.__traceback__, limit=-1)
     return (lines[0].line or "") if lines else ""
-
-
-def _is_apply(called: Any) -> bool:
-    owner = getattr(called, "__self__", None)
-    return getattr(called, "__name__", "") == "apply" and isinstance(owner, type(torch.autograd.Function))
-
-
-def applies_function(call: Callable[[], object]) -> bool:
-    """Whether a call applies an `autograd.Function`, seen by a profiling function; True if a profiler is in the way."""
-    if sys.getprofile() is not None:
-        return True
-    applied = False
-
-    def notice(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal applied
-        applied = applied or (event == "call" and frame.f_code is APPLY) or (event == "c_call" and _is_apply(argument))
-
-    sys.setprofile(notice)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return applied
 
 
 def observing(notice: Callable[[Any, Sequence[Any], Any], None]) -> private.FunctionMode:

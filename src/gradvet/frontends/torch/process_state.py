@@ -341,7 +341,6 @@ SETTINGS: Settings = {
     kernels_are_direct: set_kernels_direct,
     **VMAP_FALLBACK,
     compiler_stance: set_compiler_stance,
-    sys.getprofile: sys.setprofile,
     sys.getrecursionlimit: sys.setrecursionlimit,
 }
 """How each setting that every check restores is read and written."""
