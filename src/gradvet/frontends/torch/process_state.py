@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import product
-from operator import getitem, methodcaller
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -90,49 +90,40 @@ def default_device() -> torch.device | None:
     return None if context is None else context.device
 
 
-def function_apply() -> tuple[Any, ...]:
-    """The replacement of `apply` in the base class of all Functions; empty if there is none.
+Place = tuple[Any, str]
+"""A method of torch: the class that has it, and its name."""
 
-    The class below `Function` is used, so that an `apply` that was kept in a variable is replaced too. Without private
-    names, and from torch 2.15 on, it is `Function` itself, which has an `apply` of its own.
-    """
-    own = vars(_FUNCTION_BASE)
-    return (own["apply"],) if "apply" in own else ()
+APPLY: Place = (_FUNCTION_BASE, "apply")
+"""`apply` of all Functions. The class below `Function` is used, so that an `apply` that was kept in a variable is
+replaced too. Without private names, and from torch 2.15 on, it is that of `Function` itself."""
 
-
-def set_function_apply(replacement: tuple[Any, ...]) -> None:
-    """Put something in place of `apply`, or nothing."""
-    if replacement:
-        (_FUNCTION_BASE.apply,) = replacement
-    elif "apply" in vars(_FUNCTION_BASE):
-        del _FUNCTION_BASE.apply
+TRANSFORMED_CALL: Place = (type(_found(torch, "_functorch.autograd_function.custom_function_call")), "__call__")
+"""What runs a Function under a transform such as vmap; a method that does not exist if this torch has no such class."""
 
 
-_TRANSFORMED: Any = type(_found(torch, "_functorch.autograd_function.custom_function_call"))
-"""The class whose calls run a Function under a transform such as vmap; that of None if torch has no such class."""
+ABSENT = object()
+"""In place of a method that a class inherits or does not have."""
 
 
-def transformed_call() -> Any:
-    """The method that runs Functions under transforms; None if it is not known."""
-    return vars(_TRANSFORMED).get("__call__")
+def own_method(place: Place) -> Any:
+    """A method as its class has it."""
+    return vars(place[0]).get(place[1], ABSENT)
 
 
-def set_transformed_call(replacement: Any) -> None:
-    if replacement is not None:
-        _TRANSFORMED.__call__ = replacement
+def set_method(place: Place, method: Any) -> None:
+    """Replace a method of a class, or delete it."""
+    if method is not ABSENT:
+        setattr(*place, method)
+    elif own_method(place) is not ABSENT:
+        delattr(*place)
 
 
-def inherited_apply(cls: type) -> Any:
-    """The `apply` that a Function has if the base class has none of its own."""
-    return super(_FUNCTION_BASE, cls).apply
-
-
-PATCHED_METHODS: dict[Callable[[], Any], Callable[[Any], object]] = {
-    partial(getitem, vars(cls), name): partial(setattr, cls, name)
-    for cls, name in (
+PATCHED_METHODS: Settings = {
+    partial(own_method, place): partial(set_method, place)
+    for place in (
         *product((torch.inference_mode, torch.autograd.graph.saved_tensors_hooks), ("__enter__", "__exit__")),
         (torch.nn.Parameter, "__new__"),
-        *([(_TRANSFORMED, "__call__")] if "__call__" in vars(_TRANSFORMED) else []),
+        TRANSFORMED_CALL,
     )
 }
 """Methods of torch that the search for a line replaces for a time, because modes do not see their calls: how each is
@@ -337,10 +328,11 @@ SETTINGS: Settings = {
     torch.get_num_threads: torch.set_num_threads,
     _tf32: _set_tf32,
     **{partial(getattr, cudnn, name): partial(setattr, cudnn, name) for name in CUDNN_FLAGS},
-    function_apply: set_function_apply,
+    partial(own_method, APPLY): partial(set_method, APPLY),
     kernels_are_direct: set_kernels_direct,
     **VMAP_FALLBACK,
     compiler_stance: set_compiler_stance,
+    sys.getprofile: sys.setprofile,
     sys.getrecursionlimit: sys.setrecursionlimit,
 }
 """How each setting that every check restores is read and written."""

@@ -22,10 +22,11 @@ from gradvet.frontends.torch.private import (
     tensor_hooks,
 )
 from gradvet.frontends.torch.process_state import (
-    function_apply,
-    inherited_apply,
-    set_function_apply,
-    transformed_call,
+    ABSENT,
+    APPLY,
+    TRANSFORMED_CALL,
+    own_method,
+    set_method,
 )
 
 Apply = Callable[..., Any]
@@ -41,36 +42,30 @@ GENERATED_PREFIX = "GeneratedBackwardFor_"
 """Beginning of the name of the Function behind an operator of `torch.library`."""
 
 
-def handled_by(handle: Handle) -> tuple[Any, ...]:
+def handled_by(handle: Handle) -> Any:
     """What to put in place of `apply` of all Functions, so that every call passes through `handle`."""
-    before = function_apply()
+    before, owner = own_method(APPLY), APPLY[0]
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        inner = before[0].__get__(None, cls) if before else inherited_apply(cls)
+        inner = before.__get__(None, cls) if before is not ABSENT else super(owner, cls).apply
         return handle(cls, args, kwargs, inner)
 
-    return (classmethod(apply),)
+    return classmethod(apply)
 
 
 def transformed_by(handle: Handle) -> Any:
     """What to put in place of what runs Functions under transforms, so that every call passes through `handle`."""
-    before = transformed_call()
+    before = own_method(TRANSFORMED_CALL)
 
     def call(operator: Any, cls: type, *args: Any, **kwargs: Any) -> Any:
         return handle(cls, args, kwargs, functools.partial(before, operator, cls))
 
-    return None if before is None else call
+    return ABSENT if before is ABSENT else call
 
 
-@contextmanager
-def applied_functions(handle: Handle) -> Iterator[None]:
+def applied_functions(handle: Handle) -> AbstractContextManager[None]:
     """Pass every call of an `autograd.Function` through `handle`."""
-    before = function_apply()
-    set_function_apply(handled_by(handle))
-    try:
-        yield
-    finally:
-        set_function_apply(before)
+    return _replaced(APPLY[0], apply=handled_by(handle))
 
 
 @contextmanager
@@ -94,18 +89,18 @@ def inference_mode_as(switch: Callable[[bool, bool], object]) -> Iterator[None]:
 
 @contextmanager
 def _replaced(cls: type, **methods: Any) -> Iterator[None]:
-    """Replace methods of a class inside a block, some of those in `PATCHED_METHODS`.
+    """Replace methods of a class inside a block, `apply` or some of those in `PATCHED_METHODS`.
 
     Only these are restored: after an interruption Python may end this block when others have been restored already.
     """
-    before = {name: vars(cls)[name] for name in methods}
+    before = {name: own_method((cls, name)) for name in methods}
     try:
         for name, method in methods.items():
-            setattr(cls, name, method)
+            set_method((cls, name), method)
         yield
     finally:
         for name, method in before.items():
-            setattr(cls, name, method)
+            set_method((cls, name), method)
 
 
 @contextmanager

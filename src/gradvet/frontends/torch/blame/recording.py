@@ -35,10 +35,11 @@ from gradvet.frontends.torch.inputs import require_values
 from gradvet.frontends.torch.preservation import PreservedGradients, kept_objects, reachable_objects
 from gradvet.frontends.torch.private import buffers_of, version
 from gradvet.frontends.torch.process_state import (
-    function_apply,
-    set_function_apply,
-    set_transformed_call,
-    transformed_call,
+    APPLY,
+    TRANSFORMED_CALL,
+    Place,
+    own_method,
+    set_method,
 )
 from gradvet.frontends.torch.random_state import RandomState, generators_among
 from gradvet.frontends.torch.state import Restore, kept_attributes, kept_tensors
@@ -87,8 +88,8 @@ class Recorder:
         """Functions with a `jvp` of their own that were called in forward mode."""
         self._nodes: dict[Any, str] = {}
         """The paths of the Functions whose backward passes are these nodes of the graph."""
-        self._apply: tuple[Any, ...] = ()
-        self._transformed: Any = None
+        self._replaced: dict[Place, Any] = {}
+        """Methods of torch that are replaced while it records, as they were before."""
         self._hooks = range(0)
         self._generators = generators_among([model])
         self._paths = {id(module): path for path, module in model.named_modules()} if model is not None else {}
@@ -98,11 +99,12 @@ class Recorder:
         if self.model is not None and self.restore_attributes is None:
             self.restore_attributes = kept_attributes(self.model)
             self._restore_tensors = self._kept_tensors(self.model)
-        first, self._apply, self._transformed = RemovableHandle.next_id, function_apply(), transformed_call()
+        first = RemovableHandle.next_id
+        self._replaced = {place: own_method(place) for place in (APPLY, TRANSFORMED_CALL)}
         # Until all hooks are there, every new one is removed: an interruption may come in between.
         self._hooks, self.is_recording = range(first, sys.maxsize), True
-        set_function_apply(private.handled_by(self._applied))
-        set_transformed_call(private.transformed_by(self._applied))
+        set_method(APPLY, private.handled_by(self._applied))
+        set_method(TRANSFORMED_CALL, private.transformed_by(self._applied))
         for path, module in _hookable(self.model) if self.model is not None else ():
             self._hook(path, module)
         self._hooks = range(first, RemovableHandle.next_id)
@@ -112,9 +114,8 @@ class Recorder:
 
     def __exit__(self, *exception: object) -> None:
         """Remove all hooks and patches. It is entered twice, as `PreservedState` is."""
-        if self.is_recording:
-            set_function_apply(self._apply)
-            set_transformed_call(self._transformed)
+        for place, method in self._replaced.items() if self.is_recording else ():
+            set_method(place, method)
         for module in self.model.modules() if self.model is not None else ():
             private.remove_hooks(module, self._hooks)
         self.is_recording = False
