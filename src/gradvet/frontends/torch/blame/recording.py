@@ -22,7 +22,7 @@ from gradvet.core.results import SourceCode
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.arguments import ArgumentTree, nested_tensors, tensors_of, unfilled
 from gradvet.frontends.torch.blame import private
-from gradvet.frontends.torch.blame.sketches import Call, Sketch, copied
+from gradvet.frontends.torch.blame.sketches import Call, copied, sketch_of
 from gradvet.frontends.torch.blame.source_lines import (
     calling_line,
     definition,
@@ -306,7 +306,7 @@ class Recorder:
         tensors = self._copyable(result)
         if tensors is None:
             return
-        call.outputs = [Sketch.of(tensor) for tensor in tensors]
+        call.outputs = list(map(sketch_of, tensors))
         call.has_returned = True
 
     # Modules.

@@ -56,38 +56,34 @@ def checksum(tensor: Tensor) -> tuple[object, ...]:
     return tensor.shape, tensor.dtype, total, weighted
 
 
-@dataclass(frozen=True, slots=True)
-class Sketch:
-    """What is kept of a tensor to recognise it: its format and three sums of its values."""
+Sketch = tuple[torch.Size, torch.dtype, list[float] | None]
+"""What is kept of a tensor to recognise it: its format, and the sum of its values, the sum with weights, the sum of
+sizes; None for formats whose values are not compared."""
 
-    shape: torch.Size
-    dtype: torch.dtype
-    sums: tuple[float, float, float] | None
-    """The sum, the sum with weights, the sum of sizes; None for formats whose values are not compared."""
 
-    @classmethod
-    def of(cls, tensor: Tensor) -> Sketch:
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
-            return cls(tensor.shape if not tensor.is_nested else torch.Size(), tensor.dtype, None)
-        values = tensor.detach()
-        values = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
-        values = values.flatten() if values.dtype is torch.bool else values.flatten().nan_to_num(0.5, 0.25, 0.125)
-        sample = values[:: 1 + values.numel() // MAX_WEIGHTED].to(torch.float64)
-        weights = torch.arange(sample.numel(), dtype=torch.float64, device=values.device).sin()
-        size = values.abs() if values.is_floating_point() else values
-        sums = torch.stack([values.sum(dtype=torch.float64), sample @ weights, size.sum(dtype=torch.float64)]).tolist()
-        return cls(tensor.shape, tensor.dtype, (sums[0], sums[1], sums[2]))
+def sketch_of(tensor: Tensor) -> Sketch:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        return tensor.shape if not tensor.is_nested else torch.Size(), tensor.dtype, None
+    values = tensor.detach()
+    values = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
+    values = values.flatten() if values.dtype is torch.bool else values.flatten().nan_to_num(0.5, 0.25, 0.125)
+    sample = values[:: 1 + values.numel() // MAX_WEIGHTED].to(torch.float64)
+    weights = torch.arange(sample.numel(), dtype=torch.float64, device=values.device).sin()
+    size = values.abs() if values.is_floating_point() else values
+    sums = torch.stack([values.sum(dtype=torch.float64), sample @ weights, size.sum(dtype=torch.float64)])
+    return tensor.shape, tensor.dtype, sums.tolist()
 
-    def matches(self, tensor: Tensor) -> bool:
-        """Whether a tensor has the same values up to the roundoff of a sum in another order."""
-        other = Sketch.of(tensor)
-        if (self.shape, self.dtype) != (other.shape, other.dtype) or (self.sums is None) != (other.sums is None):
-            return False
-        if self.sums is None or other.sums is None:
-            return True
-        exact = not (self.dtype.is_floating_point or self.dtype.is_complex)
-        allowed = 0.0 if exact else thresholds.ROUNDOFFS * torch.finfo(self.dtype).eps * self.sums[2]
-        return all(abs(one - two) <= allowed for one, two in zip(self.sums, other.sums, strict=True))
+
+def is_sketch_of(sketch: Sketch, tensor: Tensor) -> bool:
+    """Whether a tensor has the values of a sketch up to the roundoff of a sum in another order."""
+    *format, sums = sketch
+    *other_format, others = sketch_of(tensor)
+    if format != other_format or sums is None or others is None:
+        return format == other_format and sums is others
+    dtype = sketch[1]
+    exact = not (dtype.is_floating_point or dtype.is_complex)
+    allowed = 0.0 if exact else thresholds.ROUNDOFFS * torch.finfo(dtype).eps * sums[2]
+    return all(abs(one - two) <= allowed for one, two in zip(sums, others, strict=True))
 
 
 @dataclass(slots=True, eq=False)

@@ -6,8 +6,8 @@ They are found, and replaced by f(x₀) + J·(x - x₀), so that the rest of the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -51,44 +51,28 @@ def _is_constant_in(function: Callable[..., Any], args: Sequence[Any], positions
     return not any(bool(((here != up) & (here != down)).any()) for here, up, down in zip(*results, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Linearised:
-    """A function that is constant in some arguments, by its derivative at the arguments of the first call."""
+def _linear_value(function: Callable[..., Any], args: Sequence[Any], first: Mapping[int, Tensor]) -> Tensor | None:
+    """f(x₀) + J·(x - x₀) with x₀ by position of the argument; None if the derivative is not linear in grad_output.
 
-    function: Callable[..., Any]
-    positions: tuple[int, ...]
-    first: tuple[Tensor, ...]
-    """Those arguments in the first call."""
-
-    @classmethod
-    def of(cls, function: Callable[..., Any], args: Sequence[Any]) -> Linearised | None:
-        """None if the function varies with every argument that requires grad. Calls it for each of them."""
-        attached = [n for n, value in enumerate(args) if isinstance(value, Tensor) and value.requires_grad]
-        positions = tuple(n for n in attached if is_constant_in(function, args, [n]))
-        return cls(function, positions, ()).starting_at(args) if positions else None
-
-    def starting_at(self, args: Sequence[Any]) -> Linearised:
-        return replace(self, first=tuple(args[n].detach().clone() for n in self.positions))
-
-    def value(self, args: Sequence[Any]) -> Tensor | None:
-        """f(x₀) + J·(x - x₀); None if the derivative is not linear in grad_output. Calls function and derivative."""
-        given = [value.detach() if isinstance(value, Tensor) else value for value in args]
-        with torch.enable_grad():
-            for n, first in zip(self.positions, self.first, strict=True):
-                given[n] = first.to(args[n].dtype).requires_grad_()
-            sources = [given[n] for n in self.positions]
-            steps = [args[n].detach() - source.detach() for n, source in zip(self.positions, sources, strict=True)]
-            y: Tensor = self.function(*given)
-            v = torch.zeros_like(y, requires_grad=True)
-            try:
-                # Jᵀv is linear in v, so its VJP with a step is J·step.
-                found = torch.autograd.grad(y, sources, v, create_graph=True, allow_unused=True)
-                pairs = [(g, d) for g, d in zip(found, steps, strict=True) if g is not None and g.requires_grad]
-                change = torch.autograd.grad([g for g, _ in pairs], v, [d for _, d in pairs])[0] if pairs else 0.0
-            except RuntimeError:
-                return None
-        value: Tensor = y.detach() + change
-        return value
+    Calls function and derivative.
+    """
+    given = [value.detach() if isinstance(value, Tensor) else value for value in args]
+    with torch.enable_grad():
+        for n, start in first.items():
+            given[n] = start.to(args[n].dtype).requires_grad_()
+        sources = [given[n] for n in first]
+        steps = [args[n].detach() - given[n].detach() for n in first]
+        y: Tensor = function(*given)
+        v = torch.zeros_like(y, requires_grad=True)
+        try:
+            # Jᵀv is linear in v, so its VJP with a step is J·step.
+            found = torch.autograd.grad(y, sources, v, create_graph=True, allow_unused=True)
+            pairs = [(g, d) for g, d in zip(found, steps, strict=True) if g is not None and g.requires_grad]
+            change = torch.autograd.grad([g for g, _ in pairs], v, [d for _, d in pairs])[0] if pairs else 0.0
+        except RuntimeError:
+            return None
+    value: Tensor = y.detach() + change
+    return value
 
 
 @dataclass
@@ -102,6 +86,8 @@ class Stairs:
     given: dict[tuple[str, str], str] = field(default_factory=dict)
     """The lines that call functions whose derivatives were taken as given, by line and name."""
     _first: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    _positions: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    """The arguments in which functions are constant."""
     _counts: Counter[str] = field(default_factory=Counter)
     _is_first: bool = True
 
@@ -122,19 +108,24 @@ class Stairs:
         return torch.add(result, (self._first[place].to(now.dtype) + now - result).detach())
 
     def linearised(self, name: str, function: Callable[..., Any], args: Sequence[Any], result: Any) -> Any:
-        """The result; of a function of stairs, with values that vary as its derivative says."""
+        """The result; of a function of stairs, with values that vary as its derivative says.
+
+        In the first call it calls the function for each argument that requires grad.
+        """
         if not isinstance(result, Tensor):
             return result
         place = self._place(name)
         if self._is_first and result.requires_grad:
-            self._first[place] = Linearised.of(function, args)
-            if self._first[place] is not None and (line := calling_line()) is not None:
+            attached = [n for n, value in enumerate(args) if isinstance(value, Tensor) and value.requires_grad]
+            self._positions[place] = [n for n in attached if is_constant_in(function, args, [n])]
+            if self._positions[place] and (line := calling_line()) is not None:
                 self.given[str(line), name] = f"{line} {line.code}".strip()
-        linear = self._first.get(place)
-        if linear is not None:
-            start = (*place, result.dtype)
-            linear = self._first[start] = self._first.get(start) or linear.starting_at(args)
-        value = None if linear is None or self._is_first else linear.value(args)
+        if not (positions := self._positions.get(place)):
+            return result
+        start = (*place, result.dtype)
+        if start not in self._first:
+            self._first[start] = {n: args[n].detach().clone() for n in positions}
+        value = None if self._is_first else _linear_value(function, args, self._first[start])
         return result if value is None else torch.add(result, value - result.detach())
 
     def _place(self, name: str) -> tuple[str, int]:
