@@ -10,15 +10,18 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gradvet.frontends.torch import private
 
+States = list[tuple[Callable[[Any], object], Any]]
+"""How the state of each of some generators is written, and that state."""
 
-def torch_states() -> list[tuple[torch.Generator, Tensor]]:
-    """Torch's generators, each with its state."""
+
+def torch_states() -> States:
+    """The states of torch's generators."""
     on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
-    return [(generator, generator.get_state()) for generator in (torch.default_generator, *on_devices)]
+    return [(generator.set_state, generator.get_state()) for generator in (torch.default_generator, *on_devices)]
 
 
 def _state_access(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
@@ -59,31 +62,26 @@ def generators_among(things: Iterable[Any]) -> list[Any]:
 class RandomState:
     """The state of all generators that a function may draw from: those of torch, Python and NumPy, and given ones."""
 
-    __slots__ = ("_given", "_numpy", "_python", "_torch")
+    __slots__ = ("_numpy", "_python", "given", "torch")
 
     def __init__(self, given: Iterable[Any] = ()) -> None:
-        self._given = []
+        self.given: States = []
         for read, write in filter(None, map(_state_access, given)):
             with suppress(NotImplementedError):  # a source without a state, such as SystemRandom
-                self._given.append((write, read()))
-        self._torch, self._python, self._numpy = torch_states(), random.getstate(), numpy_state()
+                self.given.append((write, read()))
+        self.torch, self._python, self._numpy = torch_states(), random.getstate(), numpy_state()
 
     def is_torch_current(self) -> bool:
         """Whether no number has been drawn from torch's generators since."""
         now = torch_states()
-        same = (torch.equal(before, after) for (_, before), (_, after) in zip(self._torch, now, strict=False))
-        return len(self._torch) == len(now) and all(same)
+        same = (torch.equal(before, after) for (_, before), (_, after) in zip(self.torch, now, strict=False))
+        return len(self.torch) == len(now) and all(same)
 
     def restore(self) -> None:
         """Write back all states."""
-        self.restore_torch()
+        for write, state in (*self.torch, *self.given):
+            write(state)
         self.restore_others()
-
-    def restore_torch(self) -> None:
-        """Write back the states of torch's generators and of given ones."""
-        for generator, state in self._torch:
-            generator.set_state(state)
-        self.restore_given()
 
     def restore_others(self) -> bool:
         """Write back those of Python and NumPy where they have changed; whether one has. It takes 60 microseconds."""
@@ -94,10 +92,6 @@ class RandomState:
             set_numpy_state(self._numpy)
             return True
         return has_changed
-
-    def restore_given(self) -> None:
-        for write, state in self._given:
-            write(state)
 
 
 @contextmanager

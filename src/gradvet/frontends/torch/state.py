@@ -202,7 +202,8 @@ class FixedState:
 
         What the first call left as it was is not compared again, but for torch's generators and buffers.
         """
-        self._start.restore_torch()
+        for write, state in (*self._start.torch, *self._start.given):
+            write(state)
         self._renew_buffers()
         draws = self._draws and self._start.restore_others()
         if self._is_left:

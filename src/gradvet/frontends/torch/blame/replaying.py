@@ -261,7 +261,8 @@ def _leaf(tensor: Tensor, needs_grad: bool) -> Tensor:
 
 def _restore(call: Call) -> None:
     """Give the modules the attributes that they had when the recording began, and generators of theirs their state."""
-    call.random.restore_given()
+    for write, state in call.random.given:
+        write(state)
     if call.restore_attributes is not None:
         call.restore_attributes()
 
