@@ -135,9 +135,7 @@ class TorchVariants(GradientVariants):
             arguments[leaf.position] = (own.copy_(value) if is_strided(own) else value).requires_grad_()
         outputs = problem.call(arguments)
         values = problem.vector(Space([*problem.codomain.leaves, *problem.nondifferentiable.leaves]), outputs)
-        own, cotangents = outputs[: len(problem.codomain.leaves)], unflattened(problem.codomain, v)
-        found = problem.gradients(own, cotangents, self._sources(arguments))
-        return values, problem.vector(problem.domain, found)
+        return values, self._gradient(outputs[: len(problem.codomain.leaves)], v, arguments)
 
     def fresh_gradient(self, v: Tensor, *, interleaved: bool = False, shifted: bool = False) -> FreshGradient:
         problem = self.problem
@@ -187,13 +185,18 @@ class TorchVariants(GradientVariants):
             return None
         with start.attributes_left(), suppress(ArithmeticError, RuntimeError, ValueError, IndexError):
             for arguments in (self._other_arguments(), problem.arguments):
-                outputs, sources = problem.call_differentiable(arguments), self._sources(arguments)
-                found = self.problem.gradient_vector(outputs, unflattened(problem.codomain, v), sources)
+                outputs = problem.call_differentiable(arguments)
+                found = self._gradient(outputs, v, arguments)
             return found if self._same_values(outputs) else None
         return None
 
     def _sources(self, arguments: Sequence[Any]) -> list[Any]:
         return [arguments[leaf.position] for leaf in self.problem.domain.leaves]
+
+    def _gradient(self, outputs: Sequence[Any], v: Tensor, arguments: Sequence[Any] | None = None) -> Tensor:
+        """Jᵀv through the graph behind some outputs, for the inputs or for those among other arguments."""
+        sources = None if arguments is None else self._sources(arguments)
+        return self.problem.gradient_vector(outputs, unflattened(self.problem.codomain, v), sources)
 
     def _values_differ_elsewhere(self) -> bool:
         """Whether a call with other inputs of the same shapes returns other values. Calls the function."""
@@ -213,7 +216,7 @@ class TorchVariants(GradientVariants):
         outputs = self.problem.recorded_outputs()
         # Another number each time: where passes are isolated, each starts from the same random state.
         torch.rand(1 + self.problem.cost.vjps, device=self.problem.home)
-        return self.problem.gradient_vector(outputs, unflattened(self.problem.codomain, v))
+        return self._gradient(outputs, v)
 
     def of_one_input(self, leaf: int, v: Tensor) -> Tensor | None:
         problem = self.problem
@@ -269,7 +272,7 @@ class TorchVariants(GradientVariants):
         if not self._same_values(outputs):
             raise OtherValuesError(f"for inputs that are {name} in memory")
         with _named(f"for inputs that are {name} in memory"):
-            return self.problem.gradient_vector(outputs, unflattened(problem.codomain, v), self._sources(arguments))
+            return self._gradient(outputs, v, arguments)
 
     def _laid_out(self, change: Callable[[Tensor], Tensor] | None) -> list[Any] | None:
         """Copies of the arguments in another memory layout; None if there is none, or inputs are not strided."""
@@ -352,9 +355,7 @@ class TorchVariants(GradientVariants):
         problem = self.problem
         problem.cost.forwards += 2
         outputs = tensors_in(call_recomputing(problem.function, problem.arguments))
-        return self.problem.gradient_vector(
-            [output for output in outputs if output.requires_grad], unflattened(problem.codomain, v)
-        )
+        return self._gradient([output for output in outputs if output.requires_grad], v)
 
     def _same_values(self, outputs: Sequence[Any]) -> bool:
         problem, own = self.problem, self.problem.differentiable_outputs
