@@ -1,4 +1,4 @@
-"""The report of `blame` and `watch` about a model as plain data: pieces with verdicts, culprits, the module tree."""
+"""The report of `blame` and `watch` about a model as plain data, and what that of a piece says about its fault."""
 
 from __future__ import annotations
 
@@ -151,3 +151,42 @@ class BlameReport(ShownReport):
         if render := RENDERERS.get("blame text"):
             return render(self)
         return "\n  ".join([f"{self.verdict} {self.title}", *map(str, self.culprits)])
+
+
+RAISES = "the backward pass raises"
+"""Beginning of the headline of a failure by an exception."""
+
+
+def is_hazard(report: Report, *, called_once: bool, is_right_here: bool) -> bool:
+    """Whether all failures need conditions that the recorded run cannot have had.
+
+    A backward pass that raises in another one than the plain pass did not raise there. State that a second call
+    overwrites is harmless if there is one call, and so is a write to an argument if the slopes are right in the model.
+    """
+    harmless = {"reentrancy"} if called_once else set()
+    harmless |= {"mutation"} if is_right_here else set()
+    return bool(report.failures) and all(
+        finding.check in harmless or (finding.check != "reverse" and finding.headline.startswith(RAISES))
+        for finding in report.failures
+    )
+
+
+def main_finding(report: Report) -> Finding:
+    """The failure that says most: random gradients explain all others; else one with wrong entries, if there is one."""
+    said = {finding.check: finding for finding in reversed(report.failures)}
+    entries = (finding for finding in report.failures if finding.mismatches)
+    return said.get("determinism") or next(entries, report.failures[0])
+
+
+def cause_of(finding: Finding) -> str:
+    """What is wrong in one sentence: the diagnosis of wrong entries without the advice behind its colon."""
+    if "wrong" not in finding.facts or finding.check != "reverse" or not finding.advice:
+        is_named = finding.check == "reverse" or finding.check in finding.headline
+        return finding.headline if is_named else f"{finding.check}: {finding.headline}"
+    sentence = finding.advice.split(": ")[0].rstrip(".")
+    return sentence[:1].lower() + sentence[1:]
+
+
+def input_of(finding: Finding) -> str:
+    """The input or parameter of the worst entry."""
+    return finding.mismatches[0].input.name if finding.mismatches else ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
-from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, ROOT, BlameReport, Culprit, Piece, Stop
+from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, ROOT, BlameReport, Culprit, Piece, Stop, is_hazard
 from gradvet.core.provenance import environment, title_of
 from gradvet.core.results import Report, SourceCode, Verdict
 from gradvet.frontends.torch import private
@@ -24,7 +24,7 @@ from gradvet.frontends.torch.blame.backward_pass import (
     writes_to_grad,
 )
 from gradvet.frontends.torch.blame.module_tree import CODE, ModuleTree, shown_tree
-from gradvet.frontends.torch.blame.pieces import HAZARD, RIGHT_HERE, SURROGATE, Examiner, culprit_of, is_hazard
+from gradvet.frontends.torch.blame.pieces import HAZARD, RIGHT_HERE, SURROGATE, Examiner, culprit_of
 from gradvet.frontends.torch.blame.recording import Recorder, is_below, scripted_paths
 from gradvet.frontends.torch.blame.replaying import run
 from gradvet.frontends.torch.blame.sketches import Call

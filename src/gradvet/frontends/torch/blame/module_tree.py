@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from torch import nn
 
-from gradvet.core.blame import MODULE, Culprit, Piece, Stop, TreeNode
+from gradvet.core.blame import MODULE, Culprit, Piece, Stop, TreeNode, cause_of, input_of, main_finding
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.frontends.torch.arguments import unfilled
 from gradvet.frontends.torch.blame.backward_pass import unsound_operations
-from gradvet.frontends.torch.blame.pieces import Examiner, cause_of, input_of, main_finding, piece_of
+from gradvet.frontends.torch.blame.pieces import Examiner, piece_of
 from gradvet.frontends.torch.blame.recording import Recorder, is_below, scripted_paths
 from gradvet.frontends.torch.blame.replaying import Around, plainly, run, torch_stops
 from gradvet.frontends.torch.blame.sketches import Call

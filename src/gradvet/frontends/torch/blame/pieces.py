@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradvet.core.blame import MODULE, Culprit, Piece
+from gradvet.core.blame import MODULE, Culprit, Piece, cause_of, input_of, main_finding
 from gradvet.core.events import announce_stage
 from gradvet.core.frontend import Request
 from gradvet.core.neighbourhood import named_slices
-from gradvet.core.results import Finding, Report, Verdict
+from gradvet.core.results import Report, Verdict
 from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.binding import callable_of, widened_copy
@@ -50,7 +50,6 @@ IS_SURROGATE = (
 FORWARD_CHECK, ACCUMULATION_CHECK = "forward", "accumulation"
 RIGHT_HERE = "wrong alone, and right with the arguments that the model gives it"
 HAZARD = "right as it was called here, and wrong under other conditions"
-RAISES = "the backward pass raises"
 
 
 @dataclass
@@ -118,27 +117,6 @@ def _is_surrogate(call: Call, report: Report) -> bool:
         return False
 
 
-def is_hazard(report: Report, *, called_once: bool, is_right_here: bool) -> bool:
-    """Whether all failures need conditions that the recorded run cannot have had.
-
-    A backward pass that raises in another one than the plain pass did not raise there. State that a second call
-    overwrites is harmless if there is one call, and so is a write to an argument if the slopes are right in the model.
-    """
-    harmless = {"reentrancy"} if called_once else set()
-    harmless |= {"mutation"} if is_right_here else set()
-    return bool(report.failures) and all(
-        finding.check in harmless or (finding.check != "reverse" and finding.headline.startswith(RAISES))
-        for finding in report.failures
-    )
-
-
-def main_finding(report: Report) -> Finding:
-    """The failure that says most: random gradients explain all others; else one with wrong entries, if there is one."""
-    said = {finding.check: finding for finding in reversed(report.failures)}
-    entries = (finding for finding in report.failures if finding.mismatches)
-    return said.get("determinism") or next(entries, report.failures[0])
-
-
 def culprit_of(call: Call, piece: Piece, others: tuple[str, ...] = (), *, has_known_surrogate: bool = False) -> Culprit:
     """The culprit for a Function or an operator that fails. Calls the function."""
     finding = main_finding(_report_of(piece))
@@ -157,20 +135,6 @@ def culprit_of(call: Call, piece: Piece, others: tuple[str, ...] = (), *, has_kn
 def _report_of(piece: Piece) -> Report:
     assert piece.report is not None
     return piece.report
-
-
-def cause_of(finding: Finding) -> str:
-    """What is wrong in one sentence: the diagnosis of wrong entries without the advice behind its colon."""
-    if "wrong" not in finding.facts or finding.check != "reverse" or not finding.advice:
-        is_named = finding.check == "reverse" or finding.check in finding.headline
-        return finding.headline if is_named else f"{finding.check}: {finding.headline}"
-    sentence = finding.advice.split(": ")[0].rstrip(".")
-    return sentence[:1].lower() + sentence[1:]
-
-
-def input_of(finding: Finding) -> str:
-    """The input or parameter of the worst entry."""
-    return finding.mismatches[0].input.name if finding.mismatches else ""
 
 
 RELATIVE_STEP = 1e-6
