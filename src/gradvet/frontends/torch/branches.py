@@ -8,7 +8,7 @@ the backward pass, and taken again in the other: an element next to a kink is mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -305,7 +305,6 @@ class BranchMode:
     def __init__(self, branches: Branches, double: DoublePrecision | None, *, takes: bool) -> None:
         self._branches, self._double, self._takes = branches, double, takes
         self._mode = private.operator_mode(self._run)
-        self._depth = 0
 
     @property
     def is_available(self) -> bool:
@@ -327,17 +326,8 @@ class BranchMode:
         with self._entered(), self._double.active() if self._double else nullcontext():
             yield
 
-    @contextmanager
-    def _entered(self) -> Iterator[None]:
-        if self._depth or self._mode is None:
-            yield
-            return
-        self._depth += 1
-        try:
-            with self._mode:
-                yield
-        finally:
-            self._depth -= 1
+    def _entered(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._mode is None or self._mode.is_open else self._mode
 
     def _run(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         body = private.operator_body(operator)

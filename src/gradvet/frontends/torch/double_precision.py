@@ -225,7 +225,6 @@ class DoublePrecision:
     def __init__(self, formats: Formats) -> None:
         self._formats = formats
         self._mode = private.operator_mode(self._run)
-        self._depth = 0
         self._stand_ins: set[Any] = set()
         """The memory of copies whose views were taken: a write to them would be lost."""
         self.coarsest = 0.0
@@ -266,16 +265,14 @@ class DoublePrecision:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Enter the mode, unless it is entered already."""
-        if self._depth or self._mode is None:
+        if self._mode is None or self._mode.is_open:
             yield
             return
         with _without_autocast(), _default_double():
-            self._depth += 1
             try:
                 with self._mode, private.FunctionMode(_with_wide_arguments):
                     yield
             finally:
-                self._depth -= 1
                 self._stand_ins.clear()
 
     def _run(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
 PUBLIC_ONLY = os.environ.get("GRADVET_PUBLIC_ONLY") == "1"
@@ -292,41 +293,45 @@ class CompiledAsPython:
             torch.compiler.set_stance("default")
 
 
-def operator_mode(handle: Operators) -> AbstractContextManager[Any] | None:
-    """A context in which every operator below autograd goes through `handle`; None if there is no way to do that.
+class OperatorMode(TorchDispatchMode):
+    """A context in which every operator below autograd goes through `handle`.
 
     Compiled functions run as plain Python inside: one that torch's compiler meets in such a mode is never compiled
     again. Needed by `test_check_leaves_a_compiled_module_compiled`.
     """
-    if PUBLIC_ONLY:
-        return None
-    from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Mode(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()  # type: ignore[no-untyped-call]
-            self._stances: list[CompiledAsPython] = []  # one for each time that the mode is open
+    def __init__(self, handle: Operators) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._handle = handle
+        self._stances: list[CompiledAsPython] = []  # one for each time that the mode is open
 
-        def __enter__(self) -> Any:
-            self._stances.append(CompiledAsPython())
-            self._stances[-1].__enter__()
-            return super().__enter__()  # type: ignore[no-untyped-call]
+    @property
+    def is_open(self) -> bool:
+        return bool(self._stances)
 
-        def __exit__(self, *raised: Any) -> Any:
-            try:
-                return super().__exit__(*raised)  # type: ignore[no-untyped-call]
-            finally:
-                self._stances.pop().__exit__(*raised)
+    def __enter__(self) -> Any:
+        self._stances.append(CompiledAsPython())
+        self._stances[-1].__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            # Otherwise the first operator loads the compiler (seconds).
-            return "torch._dynamo" in sys.modules
+    def __exit__(self, *raised: Any) -> Any:
+        try:
+            return super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        finally:
+            self._stances.pop().__exit__(*raised)
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return handle(func, args, kwargs or {})
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Otherwise the first operator loads the compiler (seconds).
+        return "torch._dynamo" in sys.modules
 
-    return Mode()
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._handle(func, args, kwargs or {})
+
+
+def operator_mode(handle: Operators) -> OperatorMode | None:
+    """The mode with this `handle`; None without private names."""
+    return None if PUBLIC_ONLY else OperatorMode(handle)
 
 
 def largest_over_operators(call: Callable[[], object], measure: Callable[[Sequence[Any], Any], float]) -> float:
