@@ -101,20 +101,20 @@ TRANSFORMED_CALL: Place = (type(_found(torch, "_functorch.autograd_function.cust
 """What runs a Function under a transform such as vmap; a method that does not exist if this torch has no such class."""
 
 
-ABSENT = object()
+NO_METHOD = object()
 """In place of a method that a class inherits or does not have."""
 
 
 def own_method(place: Place) -> Any:
     """A method as its class has it."""
-    return vars(place[0]).get(place[1], ABSENT)
+    return vars(place[0]).get(place[1], NO_METHOD)
 
 
 def set_method(place: Place, method: Any) -> None:
     """Replace a method of a class, or delete it."""
-    if method is not ABSENT:
+    if method is not NO_METHOD:
         setattr(*place, method)
-    elif own_method(place) is not ABSENT:
+    elif own_method(place) is not NO_METHOD:
         delattr(*place)
 
 

@@ -22,8 +22,8 @@ from gradvet.frontends.torch.private import (
     tensor_hooks,
 )
 from gradvet.frontends.torch.process_state import (
-    ABSENT,
     APPLY,
+    NO_METHOD,
     TRANSFORMED_CALL,
     own_method,
     set_method,
@@ -47,7 +47,7 @@ def handled_by(handle: Handle) -> Any:
     before, owner = own_method(APPLY), APPLY[0]
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        inner = before.__get__(None, cls) if before is not ABSENT else super(owner, cls).apply
+        inner = before.__get__(None, cls) if before is not NO_METHOD else super(owner, cls).apply
         return handle(cls, args, kwargs, inner)
 
     return classmethod(apply)
@@ -60,7 +60,7 @@ def transformed_by(handle: Handle) -> Any:
     def call(operator: Any, cls: type, *args: Any, **kwargs: Any) -> Any:
         return handle(cls, args, kwargs, functools.partial(before, operator, cls))
 
-    return ABSENT if before is ABSENT else call
+    return NO_METHOD if before is NO_METHOD else call
 
 
 def applied_functions(handle: Handle) -> AbstractContextManager[None]:
