@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import gradvet
-from gradvet.api.points import PointSettings, generated_points
+from gradvet.api.points import PointSearch, PointSettings
 from gradvet.api.validation import selection_of
 from gradvet.checks.state import grad_output_layout, input_layout
 from gradvet.core.context import Context
@@ -113,9 +113,9 @@ def context_of(function: Callable[..., Any], clock: Clock, *, is_limited: bool =
 
 
 def shapes(context: Context, request: Request) -> Iterator[Finding]:
-    return generated_points(
+    return PointSearch(
         FRONTEND, context, request, PointSettings(), selection_of(("reverse",), ["shapes", "reverse"])
-    )
+    ).findings()
 
 
 def test_first_call_that_exceeds_every_budget_leaves_no_time_for_variations() -> None:

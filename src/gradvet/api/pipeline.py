@@ -18,7 +18,7 @@ from functools import cache, partial
 
 from gradvet.api import parts
 from gradvet.api.isolation import findings_of_child
-from gradvet.api.points import FRAGILE, THOROUGH, Announce, PointSettings, generated_points
+from gradvet.api.points import FRAGILE, THOROUGH, Announce, PointSearch, PointSettings
 from gradvet.api.validation import MODES, Selection, replay
 from gradvet.checks import (
     COMPILE,
@@ -343,7 +343,7 @@ class _Pipeline:
             why = "the function reads captured tensors"
         else:
             announce = self.settings.announce
-            yield from generated_points(self.frontend, context, self.request, settings, selection, announce)
+            yield from PointSearch(self.frontend, context, self.request, settings, selection, announce).findings()
             return
         yield from (Finding(name, Verdict.SKIPPED, why) for name in chosen)
 

@@ -159,47 +159,23 @@ class PointSettings:
         return points | ({"domain": "domain"} if self.domain is not None else {})
 
 
-def generated_points(
-    frontend: Frontend,
-    context: Context,
-    request: Request,
-    settings: PointSettings,
-    selection: Selection,
-    announce: Announce | None = None,
-) -> Iterator[Finding]:
-    """Findings about points and shapes; after the first failure no more of its kind are tried.
+@dataclass(eq=False)
+class PointSearch:
+    """The comparison at the generated or given points and shapes of one problem."""
 
-    Warnings of the function at these points are not passed on.
-    """
-    modes = [mode for mode in (REVERSE, FORWARD) if mode.name in selection]
-    modes = modes if settings.extent == THOROUGH else modes[:1]
-    if not modes:
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        search = _Search(frontend, context, request, settings, modes, announce)
-        for kind, points in (("points", search.points), ("shapes", search.shapes)):
-            if kind in selection:
-                yield from points()
+    frontend: Frontend
+    context: Context
+    request: Request
+    settings: PointSettings
+    selection: Selection
+    announce: Announce | None = None
 
-
-class _Search:
-    """The points and shapes of one problem."""
-
-    def __init__(
-        self,
-        frontend: Frontend,
-        context: Context,
-        request: Request,
-        settings: PointSettings,
-        modes: Sequence[Mode],
-        announce: Announce | None,
-    ) -> None:
-        self.frontend, self.context, self.request = frontend, context, request
-        self.announce = announce
-        self.settings, self.modes, self.problem = settings, modes, context.problem
+    def __post_init__(self) -> None:
+        context, settings, self.problem = self.context, self.settings, self.context.problem
         self.is_thorough = settings.extent == THOROUGH
-        self._asked = (context.problem, request, settings.domain, context.options.seed)
+        modes = [mode for mode in (REVERSE, FORWARD) if mode.name in self.selection]
+        self.modes: Sequence[Mode] = modes if self.is_thorough else modes[:1]
+        self._asked = (self.problem, self.request, settings.domain, context.options.seed)
         self._cotangent = cache(partial(self.problem.random, distribution=Distribution.NEAR_UNIT))
         """A random cotangent of a size, the same for all points."""
         rules = self.problem.rules
@@ -210,6 +186,17 @@ class _Search:
         """Whether gradients are tested for finiteness alone: the rest is convention of builtin rules, or the accuracy
         of a solver, which the user knows at the given point. Needed by
         `test_accuracy_is_that_at_the_given_point_and_inside_the_domain`."""
+
+    def findings(self) -> Iterator[Finding]:
+        """Findings about points and shapes; after the first failure no more of its kind are tried.
+
+        Warnings of the function at these points are not passed on.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for kind, points in (("points", self.points), ("shapes", self.shapes)):
+                if kind in self.selection and self.modes:
+                    yield from points()
 
     @cached_property
     def _conditions(self) -> dict[str, Any]:
