@@ -20,7 +20,7 @@ from gradvet.core.frontend import Frontend, Point, Request
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.runner import undecided_because
 from gradvet.errors import InvalidProblemError, OutputsChangedError
-from gradvet.frontends.torch import private, user_reference
+from gradvet.frontends.torch import user_reference
 from gradvet.frontends.torch.arguments import map_tensors, nested_tensors, require_output
 from gradvet.frontends.torch.autograd_graph import leaves_behind
 from gradvet.frontends.torch.binding import (
@@ -91,7 +91,7 @@ def _is_custom(operator: Any) -> bool:
         return operator.namespace not in OWN_NAMESPACES
     if isinstance(operator, OVERLOAD_PACKET):
         return _is_custom(getattr(operator, operator.overloads()[0]))
-    return isinstance(operator, private.custom_operator_type())
+    return isinstance(operator, getattr(torch.library, "CustomOpDef", ()))  # of `torch.library.custom_op`
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -62,23 +62,16 @@ def run_backward(
         torch.autograd.backward(outputs, cotangents, retain_graph=True, inputs=sources)
         return ()
     if not is_plain:
-        return torch.autograd.grad(
-            outputs,
-            sources,
-            cotangents,
-            retain_graph=True,
-            create_graph=create_graph,
-            allow_unused=True,
-            is_grads_batched=batched,
-        )
+        given = {"retain_graph": True, "create_graph": create_graph, "is_grads_batched": batched}
+        return torch.autograd.grad(outputs, sources, cotangents, allow_unused=True, **given)
 
     def run(*cotangents: Any) -> Any:
         given = tuple(outputs), cotangents, True, create_graph, tuple(sources), True
         return _ENGINE.run_backward(*given, accumulate_grad=accumulate)
 
-    found: Sequence[Any] = (
-        dual_vmap()(run, 0, 0, allow_none_pass_through=True)(*cotangents) if batched else run(*cotangents)
-    )
+    if batched:
+        run = dual_vmap()(run, 0, 0, allow_none_pass_through=True)
+    found: Sequence[Any] = run(*cotangents)
     return found
 
 
@@ -378,16 +371,6 @@ def operator_body(operator: Any) -> Callable[..., Any] | None:
 
 def schema_of(operator: Any) -> Any:
     return operator._schema
-
-
-def custom_operator_type() -> type | tuple[()]:
-    """The type of what `torch.library.custom_op` makes; no type if this torch has none by that name."""
-    kind: type | None = getattr(torch.library, "CustomOpDef", None)
-    if kind is None and not PUBLIC_ONLY:
-        from torch._library.custom_ops import CustomOpDef
-
-        return CustomOpDef
-    return kind or ()
 
 
 def registered_container(value: Any, make: Callable[..., Any]) -> Any:

@@ -57,7 +57,6 @@ class _Running(NamedTuple):
     module: nn.Module
     path: str
     is_recorded: bool
-    """Whether it is recorded."""
     call: Call | None
 
 
@@ -81,8 +80,8 @@ class Recorder:
         self._roots = 0
         """Number of calls of the model."""
         self._running: list[_Running] = []
-        self._kept: dict[Any, list[Call]] = {}
-        self._signatures: dict[Any, set[Any]] = {}
+        self._kept: dict[Any, dict[Any, list[Call]]] = {}
+        """Calls by Function and line, and by shapes."""
         self._copies: dict[int, tuple[Any, float, Tensor]] = {}
         self._forward: set[type] = set()
         """Functions with a `jvp` of their own that were called in forward mode."""
@@ -239,11 +238,10 @@ class Recorder:
         tree = ArgumentTree()
         template = tree.template((args, kwargs), "")
         signature = (*((t.shape, t.dtype, t.requires_grad) for t in tree.tensors), _constants((args, kwargs)))
-        signatures = self._signatures.setdefault(line, set())
-        if signature not in signatures and len(signatures) >= MAX_SIGNATURES:
+        calls = self._kept.setdefault(line, {})
+        if signature not in calls and len(calls) >= MAX_SIGNATURES:
             return None
-        signatures.add(signature)
-        kept = self._kept.setdefault((line, signature), [])
+        kept = calls.setdefault(signature, [])
         call = self._call(kind, name, path, target, template, tree)
         if call is None:
             return None
@@ -259,9 +257,8 @@ class Recorder:
     def _forget(self, call: Call) -> None:
         """Keep a call of a Function or operator no longer."""
         self.calls.remove(call)
-        for kept in self._kept.values():
-            if call in kept:
-                kept.remove(call)
+        for kept in (kept for calls in self._kept.values() for kept in calls.values() if call in kept):
+            kept.remove(call)
         self.bytes -= sum(tensor.nbytes for tensor in call.tensors if not isinstance(tensor, nn.Parameter))
 
     def _path(self, called: SourceCode | None) -> str:
