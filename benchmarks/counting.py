@@ -43,7 +43,7 @@ class Count:
 def counting() -> Iterator[Count]:
     """Counts the backward passes inside the block, and the calls of the functions that `Count.counted` wraps."""
     count = Count()
-    with mock.patch.object(private, "_ENGINE", count), mock.patch.object(torch.autograd.Variable, ENGINE_NAME, count):
+    with mock.patch.object(private, "ENGINE", count), mock.patch.object(torch.autograd.Variable, ENGINE_NAME, count):
         yield count
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.frontends.torch import private
+from gradvet.frontends.torch.derivatives import run_backward
 
 
 @pytest.fixture(params=["private", "public"])
@@ -15,7 +16,7 @@ def names(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         pytest.skip("private names are switched off")
     if request.param == "public":
         monkeypatch.setattr(private, "PUBLIC_ONLY", True)
-        monkeypatch.setattr(private, "_ENGINE", None)
+        monkeypatch.setattr(private, "ENGINE", None)
     return str(request.param)
 
 
@@ -28,7 +29,7 @@ def test_backward_pass_gives_gradients_and_none_for_unused_sources() -> None:
     x, unused = numbers(3).requires_grad_(), numbers(2).requires_grad_()
     y = x.sin()
     for _ in range(2):  # the graph is kept
-        gradient, nothing = private.run_backward((y,), (x, unused), (torch.ones(3, dtype=torch.float64),))
+        gradient, nothing = run_backward((y,), (x, unused), (torch.ones(3, dtype=torch.float64),))
         assert torch.equal(gradient, x.detach().cos())
         assert nothing is None
 
@@ -54,7 +55,7 @@ def test_output_without_cotangent_passes_an_undefined_one_on() -> None:
     y = Looking.apply(x)  # type: ignore[no-untyped-call]
     cut = private.without_cotangent(y)
     assert torch.equal(cut, y)
-    private.run_backward((cut,), (x,), (torch.zeros(3, dtype=torch.float64),))
+    run_backward((cut,), (x,), (torch.zeros(3, dtype=torch.float64),))
     assert Looking.seen is False
 
 

@@ -174,7 +174,7 @@ class TorchRules(DerivativeRules):
 
         self._cost.forwards += 1
         try:
-            with torch.no_grad(), observing(notice):
+            with torch.no_grad(), private.observing(notice):
                 self._call.func(*[torch.clone(x) if _requires_grad(x) else x for x in self._call.args])
         except Exception as error:  # as the call inside vmap would
             raise_interruption(error)
@@ -220,7 +220,7 @@ class TorchRules(DerivativeRules):
                 callers.add(_outermost_in_torch(inspect.currentframe()) or object())
 
         self._cost.forwards += 1
-        with observing(notice):
+        with private.observing(notice):
             self._call()
         return len(callers) == 1 and self.are_builtin  # none is seen inside a scripted function
 
@@ -297,17 +297,6 @@ def _raising_line(error: Exception) -> str:
     """The line of code that raised, such as an assertion without a message; empty if it is not known."""
     lines = traceback.extract_tb(error.__traceback__, limit=-1)
     return (lines[0].line or "") if lines else ""
-
-
-def observing(notice: Callable[[Any, Sequence[Any], Any], None]) -> private.FunctionMode:
-    """The context that calls `notice(function, positional and keyword arguments, result)` after every call of torch."""
-
-    def observed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        result = func(*args, **kwargs)
-        notice(func, (*args, *kwargs.values()), result)
-        return result
-
-    return private.FunctionMode(observed)
 
 
 def _requires_grad(value: Any) -> bool:

@@ -35,10 +35,46 @@ Tangents = list[tuple[Tensor, Tensor | None]]
 """Outputs with their tangents; None for a tangent that is missing."""
 
 
+def run_backward(
+    outputs: Sequence[Any],
+    sources: Sequence[Any],
+    cotangents: Sequence[Any],
+    *,
+    create_graph: bool = False,
+    accumulate: bool = False,
+    batched: bool = False,
+) -> Sequence[Any]:
+    """A backward pass that keeps the graph; a source without a gradient gives None.
+
+    Plain tensors pass by the checks of the arguments: they cost as much as a small backward pass, and the first one
+    loads sympy (half a second). With `accumulate`, gradients are added to the `.grad` of the sources. With `batched`,
+    cotangents and gradients have a first axis more.
+    """
+    kinds = {*map(type, outputs), *map(type, sources), *map(type, cotangents)}
+    is_plain = private.ENGINE is not None and kinds <= private.PLAIN_TYPES
+    if create_graph:  # users' own cotangents
+        is_plain = is_plain and [(y.size(), y.dtype) for y in outputs] == [(v.size(), v.dtype) for v in cotangents]
+    if not is_plain and accumulate:
+        torch.autograd.backward(outputs, cotangents, retain_graph=True, inputs=sources)
+        return ()
+    if not is_plain:
+        given = {"retain_graph": True, "create_graph": create_graph, "is_grads_batched": batched}
+        return torch.autograd.grad(outputs, sources, cotangents, allow_unused=True, **given)
+
+    def run(*cotangents: Any) -> Any:
+        given = tuple(outputs), cotangents, True, create_graph, tuple(sources), True
+        return private.ENGINE.run_backward(*given, accumulate_grad=accumulate)
+
+    if batched:
+        run = private.dual_vmap()(run, 0, 0, allow_none_pass_through=True)
+    found: Sequence[Any] = run(*cotangents)
+    return found
+
+
 def gradients(outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
     """One backward pass: the gradient of every source, None if it has none. The graph is kept, if it can be."""
     try:
-        return private.run_backward(outputs, sources, cotangents)
+        return run_backward(outputs, sources, cotangents)
     except RuntimeError as error:
         if USED_UP in str(error):
             return torch.autograd.grad(outputs, sources, cotangents, allow_unused=True)
@@ -84,7 +120,7 @@ def accumulate(outputs: Sequence[Any], sources: Sequence[Any], cotangents: Seque
     """Add the gradients to the `.grad` of the sources. The graph is kept. Other leaves keep their `.grad`."""
     # A reentrant checkpoint refuses `inputs=` in the middle of the pass, when some leaves have their gradients.
     if not any(hasattr(node, "run_function") for node in nodes_behind(outputs)):
-        private.run_backward(outputs, sources, cotangents, accumulate=True)
+        run_backward(outputs, sources, cotangents, accumulate=True)
         return
     own = set(map(id, sources))
     others = PreservedGradients(leaf for leaf in accumulating_leaves(outputs) if id(leaf) not in own)
@@ -286,7 +322,7 @@ def vjp_batched(problem: TorchProblem, V: Sequence[Tensor]) -> list[Tensor]:
     problem.cost.vjps += 1
     outputs = problem.recorded_outputs()
     with problem.mode(), in_vmap(problem):
-        found = private.run_backward(outputs, problem.inputs, stacked(problem.codomain, V), batched=True)
+        found = run_backward(outputs, problem.inputs, stacked(problem.codomain, V), batched=True)
     return [problem.vector(problem.domain, [g if g is None else g[k] for g in found]) for k in range(len(V))]
 
 
@@ -302,7 +338,7 @@ def vjp_rows(problem: TorchProblem, output: int, start: int, stop: int) -> Tenso
         with problem.mode(), in_vmap(problem), process_state.without_vmap_fallback():
             warnings.simplefilter("ignore")
             recorded = problem.recorded_outputs()[output]
-            gradients = private.run_backward((recorded,), problem.inputs, (cotangents,), batched=True)
+            gradients = run_backward((recorded,), problem.inputs, (cotangents,), batched=True)
     except Exception:  # the rows can still be computed one by one
         return None
     problem.cost.vjps += 1

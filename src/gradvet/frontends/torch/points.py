@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gradvet.core.frontend import Point, examples, is_strategy
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.autograd_graph import observing
+from gradvet.frontends.torch import private
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.preservation import MAX_SEARCHED_OBJECTS, reachable_objects
 from gradvet.frontends.torch.problem import TorchProblem
@@ -311,7 +311,7 @@ def _makes_integers(problem: TorchProblem) -> bool:
             made = made or not any(isinstance(value, Tensor) for value in given)
 
     problem.cost.forwards += 1
-    with observing(notice):
+    with private.observing(notice):
         problem.function(*problem.arguments)
     return made
 

@@ -33,46 +33,11 @@ def _found(owner: Any, path: str) -> Any:
 
 # Derivatives.
 
-_ENGINE = _found(torch.autograd.Variable, "_execution_engine")
-
+ENGINE = _found(torch.autograd.Variable, "_execution_engine")
+"""Runs backward passes without checks of the arguments; None without private names."""
 
 PLAIN_TYPES = frozenset({Tensor, nn.Parameter})
 """Types of tensors whose operators are those of torch."""
-
-
-def run_backward(
-    outputs: Sequence[Any],
-    sources: Sequence[Any],
-    cotangents: Sequence[Any],
-    *,
-    create_graph: bool = False,
-    accumulate: bool = False,
-    batched: bool = False,
-) -> Sequence[Any]:
-    """A backward pass that keeps the graph; a source without a gradient gives None.
-
-    Plain tensors pass by the checks of the arguments: they cost as much as a small backward pass, and the first one
-    loads sympy (half a second). With `accumulate`, gradients are added to the `.grad` of the sources. With `batched`,
-    cotangents and gradients have a first axis more.
-    """
-    is_plain = _ENGINE is not None and {*map(type, outputs), *map(type, sources), *map(type, cotangents)} <= PLAIN_TYPES
-    if create_graph:  # users' own cotangents
-        is_plain = is_plain and [(y.size(), y.dtype) for y in outputs] == [(v.size(), v.dtype) for v in cotangents]
-    if not is_plain and accumulate:
-        torch.autograd.backward(outputs, cotangents, retain_graph=True, inputs=sources)
-        return ()
-    if not is_plain:
-        given = {"retain_graph": True, "create_graph": create_graph, "is_grads_batched": batched}
-        return torch.autograd.grad(outputs, sources, cotangents, allow_unused=True, **given)
-
-    def run(*cotangents: Any) -> Any:
-        given = tuple(outputs), cotangents, True, create_graph, tuple(sources), True
-        return _ENGINE.run_backward(*given, accumulate_grad=accumulate)
-
-    if batched:
-        run = dual_vmap()(run, 0, 0, allow_none_pass_through=True)
-    found: Sequence[Any] = run(*cotangents)
-    return found
 
 
 def without_cotangent(output: Any) -> Any:
@@ -254,6 +219,17 @@ class FunctionMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._handle(func, args, kwargs or {})
+
+
+def observing(notice: Callable[[Any, Sequence[Any], Any], None]) -> FunctionMode:
+    """The context that calls `notice(function, positional and keyword arguments, result)` after every call of torch."""
+
+    def observed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        notice(func, (*args, *kwargs.values()), result)
+        return result
+
+    return FunctionMode(observed)
 
 
 def compiler_stance() -> Any:

@@ -18,10 +18,9 @@ from torch.overrides import is_tensor_like
 from gradvet.core.problem import Distribution
 from gradvet.core.provenance import title_of
 from gradvet.core.vectors import Space
-from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
 from gradvet.frontends.torch.binding import Binding
-from gradvet.frontends.torch.derivatives import prepare_forward_mode
+from gradvet.frontends.torch.derivatives import prepare_forward_mode, run_backward
 from gradvet.frontends.torch.layouts.dense import unflattened
 from gradvet.frontends.torch.problem import TorchProblem
 
@@ -63,7 +62,7 @@ def gradient_function(
         ]
         sources = [value for value, on in zip(restored[:count], active[:count], strict=True) if on]
         outputs = select(function(*restored[:count]))
-        found = private.run_backward(outputs, sources, restored[count:], create_graph=True)
+        found = run_backward(outputs, sources, restored[count:], create_graph=True)
         if missing_as_zeros:
             return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, sources, strict=True))
         return tuple(g for g in found if g is not None)

@@ -15,12 +15,12 @@ from gradvet.core import thresholds
 from gradvet.core.problem import FreshGradient, GradientVariants
 from gradvet.core.vectors import Space, peak
 from gradvet.errors import DerivativeError, OtherValuesError, UnsupportedError
-from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
 from gradvet.frontends.torch.derivatives import (
     accumulate,
     call_recomputing,
     in_vmap,
+    run_backward,
     stacked,
     without_saving,
 )
@@ -293,7 +293,7 @@ class TorchVariants(GradientVariants):
         outputs = problem.recorded_outputs()
 
         def vjp(*cotangents: Tensor) -> tuple[Tensor, ...]:
-            found = private.run_backward(outputs, problem.inputs, cotangents)
+            found = run_backward(outputs, problem.inputs, cotangents)
             return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, problem.inputs, strict=True))
 
         problem.cost.vjps += 1
