@@ -17,7 +17,6 @@ from gradvet.frontends.torch.blame.replaying import Around, plainly, run, torch_
 from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.source_lines import (
     COMPILED,
-    NUMBERS,
     Candidate,
     Key,
     has_own_code,
@@ -221,8 +220,6 @@ class ModuleTree:
         with without(candidates):
             if stops and all(stop.can_hold for stop in stops) and self._passes(call, StopMode(held=keys).around):
                 return True
-            if stops and all(stop.name in NUMBERS for stop in stops):
-                return False  # nothing flows through a number
             return self._passes(call, StopMode(released=keys, held=held).around)
 
     def _passes(self, call: Call, around: Around) -> bool:

@@ -79,8 +79,6 @@ class StopMode:
     """Where grad mode was switched off and on, the innermost last."""
     _samples: list[tuple[Tensor, Key]] = field(default_factory=list)
     """What distributions sampled in the first call, with the line."""
-    _aliases: dict[int, Tensor] = field(default_factory=dict)
-    """Results of `.data` under no_grad in this call."""
     _outside: dict[int, Tensor] = field(default_factory=dict)
     """Results of `.data` and `detach` outside the graph, and their views: what is written to them does not enter it."""
     _shared: list[tuple[Place, Tensor, Tensor, float]] = field(default_factory=list)
@@ -90,7 +88,7 @@ class StopMode:
 
     def around(self, call: Callable[[], Any]) -> Any:
         """The result of a call in this mode."""
-        for kept in (self._counts, self._regions, self._aliases, self._outside):
+        for kept in (self._counts, self._regions, self._outside):
             kept.clear()
         self.stairs.restart(is_first=self._is_first)
         try:
@@ -145,7 +143,7 @@ class StopMode:
 
         If none of its inputs requires grad, it does not, and the parameters inside get no gradient.
         """
-        if torch.is_grad_enabled() and not any(map(self._is_attached, tensors_of(args))):
+        if torch.is_grad_enabled() and not any(map(private.requires_grad, tensors_of(args))):
             return self._is_released("checkpoint", NO_INPUT)
         return torch.is_grad_enabled()
 
@@ -159,7 +157,7 @@ class StopMode:
 
     def _marked(self, name: str, args: Any, result: Any) -> Any:
         """The result of a Function, stopped where it has no derivative."""
-        is_attached = any(map(self._is_attached, tensors_of(args)))
+        is_attached = any(map(private.requires_grad, tensors_of(args)))
 
         def settled(tensor: Tensor) -> Any:
             if not (tensor.is_floating_point() or tensor.is_complex()):
@@ -211,7 +209,7 @@ class StopMode:
         is_outside = bool(args) and id(args[0]) in self._outside
         is_alias = is_outside and is_in_place(name)
         place = self._numbered(name) if self._holds and (is_alias or self._may_stop(name)) else None
-        if not any(map(self._is_attached, tensors_of((args, kwargs)))):
+        if not any(map(private.requires_grad, tensors_of((args, kwargs)))):
             result = func(*args, **kwargs)
             if name in ("data", "detach") or (is_outside and private.is_view(result, args[0])):
                 self._outside[id(result)] = result
@@ -223,7 +221,7 @@ class StopMode:
         was_inner = was_attached and not args[0].is_leaf  # a view that is written to no longer says so
         result = func(*args, **kwargs)
         is_written = (is_in_place(name) and self._region) or is_setter(func)
-        is_overwritten = (is_setter(func) or not was_inner) and any(map(self._is_attached, tensors_of(args[1:])))
+        is_overwritten = (is_setter(func) or not was_inner) and any(map(private.requires_grad, tensors_of(args[1:])))
         if (is_written and (is_overwritten or not was_attached)) or (is_alias and not was_attached):
             # What is written into a leaf or outside the graph, such as the weights of a teacher, is held in it.
             kept = self._stopped(name, args[0], place, can_hold=True)
@@ -232,8 +230,6 @@ class StopMode:
             return result
         if name != "data":
             return self._stopped(name, result, place)
-        if self._region:
-            self._aliases[id(result)] = result
         place = place or self._numbered(name)
         kept = self._stopped(name, result, place)
         if self._is_first and place[:2] in self.found:
@@ -244,10 +240,6 @@ class StopMode:
         """`nn.Parameter`; where the gradient is let through, the tensor that it was made of."""
         found = self._called(make, args, kwargs)
         return found if isinstance(found, nn.Parameter) or not found.is_leaf else make(found, **kwargs)
-
-    def _is_attached(self, tensor: Tensor) -> bool:
-        """Whether a tensor is in the graph or, under no_grad, shares the memory of one that is."""
-        return private.requires_grad(tensor) or (id(tensor) in self._aliases and self._region is not None)
 
     def _switch_inference(self, is_enabled: bool, is_entered: bool) -> None:
         """Switch grad mode as `inference_mode` does."""
@@ -276,11 +268,6 @@ class StopMode:
 
     def _differentiated(self, args: Any, kwargs: Any) -> Any:
         """`torch.autograd.grad`, which stops the gradient without `create_graph`."""
-        line = calling_line()
-        if line is not None and (str(line), AUTOGRAD) in self.released:
-            names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
-            words = {**dict(zip(names, args, strict=False)), **kwargs}
-            return torch.autograd.grad(**{**words, "create_graph": True})
         result = torch.autograd.grad(*args, **kwargs)
         self.differentiates |= any(map(private.requires_grad, tensors_of(result)))
         goes_on = self._depth or any(map(private.requires_grad, tensors_of(result)))
