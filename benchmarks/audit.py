@@ -160,8 +160,11 @@ def section(confirmed: Confirmed, failures: Sequence[Failure]) -> Iterator[str]:
     yield f"### {title}\n"
     if text.strip():
         yield f"{text.strip()}\n"
-    seen = Counter((one.operator, one.check) for one in failures)
-    yield f"Seen in {', '.join(f'`{operator}` ({check}, {count})' for (operator, check), count in seen.items())}.\n"
+    seen: dict[str, Counter[str]] = {}
+    for one in failures:
+        seen.setdefault(one.operator, Counter()).update([one.check])
+    checks = {operator: ", ".join(f"{name}: {count}" for name, count in of.items()) for operator, of in seen.items()}
+    yield f"Seen in {', '.join(f'`{operator}` ({names})' for operator, names in checks.items())}.\n"
     yield f"```python\n{body(code)}\n```\n"
     yield f"```text\n{output(confirmed)}\n```\n"
 
