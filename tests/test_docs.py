@@ -20,9 +20,13 @@ import torch
 
 import gradvet
 from gradvet.checks import CHECK_NAMES
+from gradvet.checks.jacobian import REASONS, REJECTION, ROUNDED_INSIDE
+from gradvet.checks.precision import OVERFLOWS
 from gradvet.cli import main
-from gradvet.core.ledger import LedgerRow
+from gradvet.core.ledger import ACCEPTED, NO_MEMORY, LedgerRow
+from gradvet.core.refinement import HIDDEN
 from gradvet.core.results import Finding, Mismatch, Report
+from gradvet.core.runner import UNSEEN
 from tests.suite.case_files import InProcessExecutor
 
 ROOT = Path(__file__).parent.parent
@@ -114,6 +118,12 @@ def test_every_field_of_a_result_is_explained(kind: type) -> None:
     explained = re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[1:]))
     derived = [name for name, value in vars(kind).items() if isinstance(value, property) and not name.startswith("_")]
     assert [name for name in (*(item.name for item in fields(kind)), *derived) if name not in explained] == []
+
+
+def test_every_reason_of_an_inconclusive_comparison_has_an_answer() -> None:
+    page = (ROOT / "docs" / "inconclusive.md").read_text(encoding="utf-8")
+    reasons = [*REASONS.values(), ROUNDED_INSIDE, REJECTION, UNSEEN, NO_MEMORY, ACCEPTED, OVERFLOWS]
+    assert [reason for reason in (*reasons, HIDDEN.format(1, 3)) if reason not in page] == []
 
 
 def test_every_page_is_in_the_navigation() -> None:
