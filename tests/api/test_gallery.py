@@ -45,7 +45,10 @@ def report_on(case: Case, order: int) -> Report:
         return gradvet.check(*case.build(), order=order, seed=20, accuracy=case.accuracy or 0.0, blame=False)
 
 
-PASSING = frozenset(case.name for case in (*right_autocast.CASES, *right_training.CASES) if not case.accuracy)
+DECIDED = frozenset({"sharp_softmax", "sharp_sigmoid", "pendulum_by_its_own_rule_in_bfloat16"})
+"""Right functions that one mechanism decides, as its docstring says."""
+
+TRAINED = frozenset(case.name for case in (*right_autocast.CASES, *right_training.CASES) if not case.accuracy)
 """Right functions of mixed precision and of training, which the wider version decides."""
 
 
@@ -53,7 +56,7 @@ PASSING = frozenset(case.name for case in (*right_autocast.CASES, *right_trainin
 def test_right_function_is_not_failed(case: Case) -> None:
     report = report_on(case, 1)
     assert report.failures == ()
-    assert report.passed or case.name not in PASSING
+    assert report.passed or case.name not in DECIDED | TRAINED
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.functions import Function, as_tuple, with_vjp
+from tests.functions import Function, as_tuple, true_vjp, with_vjp
 
 Spoil = Callable[[Tensor], Tensor]
 
@@ -20,6 +20,19 @@ Spoil = Callable[[Tensor], Tensor]
 def wide(x: Tensor) -> Tensor:
     """At least float32, in which half precision is accumulated."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def pendulum(angle: Tensor, speed: Tensor) -> Tensor:
+    """Twelve steps in time, after each of which the numbers are rounded."""
+    for _ in range(12):
+        speed = speed - 0.1 * torch.sin(3 * angle)
+        angle = angle + 0.1 * speed
+    return angle * speed
+
+
+def pendulum_vjp(v: Tensor, angle: Tensor, speed: Tensor) -> tuple[Tensor | None, ...]:
+    """Torch's own."""
+    return true_vjp(pendulum, (angle, speed), (v,))
 
 
 def kernel(

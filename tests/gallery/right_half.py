@@ -126,6 +126,16 @@ CASES = (
         dtype=BF16,
     ),
     right(
+        "pendulum_by_its_own_rule_in_bfloat16",
+        "Later steps enlarge the roundoff of earlier ones; the wider version has the same if its operators round.",
+        _at(kernel(kernels.pendulum, kernels.pendulum_vjp), ((32,), (32,)), BF16),
+        reference=kernels.pendulum,
+        dtype=BF16,
+        drop_in=False,
+        proof=REVERSE,
+        resolution=0.05,
+    ),
+    right(
         "median_of_counts_in_float16",
         "Many equal numbers have no derivative, though the median is smooth along most lines.",
         lambda: (compiled(median, F16), counts(F16)),

@@ -171,7 +171,8 @@ class DerivativeSample:
             value = finite_part(problem.value[: self.space.size])
             is_small = peak(value) <= problem.eps**thresholds.HALF_THE_DIGITS
             floor = value * 0.0 + (problem.eps if is_small else 0.0)
-        again = self._with_rounded_operators()
+        # Rules of the user may round otherwise.
+        again = self._with_rounded_operators() if problem.rules.are_builtin else None
         if again is None:
             return floor
         return namespace(floor).maximum(floor, smoothed_noise(finite_part(abs(again - self.expected)), self.space))

@@ -114,8 +114,8 @@ def _with_rounded_operators(context: Context, wide: Context, before: Finding, ro
     """The derivatives against those of the wider version in which every operator rounds to the given format.
 
     Roundoff that later operators enlarge hides errors in the comparison with float64. Here both derivatives have the
-    same one. A finding that custom rules are wrong stays.
-    Needed by `test_roundoff_that_operators_enlarge_hides_no_error`.
+    same one. A finding that custom rules are wrong stays. Needed by `pendulum_by_its_own_rule_in_bfloat16` and
+    `test_roundoff_that_operators_enlarge_hides_no_error`.
     """
     mode = str(before.facts.get("mode"))
     is_explicable = before.verdict is Verdict.PASS or is_framework(context)

@@ -217,7 +217,7 @@ class Frontend:
     def rounded(self, problem: OwnProblem, call: Callable[[], Array]) -> Array | None:
         """The result of a call in which every operator rounds to the format of the problem.
 
-        None if operators cannot be intercepted, or if rules of the user may round otherwise.
+        None if operators cannot be intercepted.
         """
         return None
 

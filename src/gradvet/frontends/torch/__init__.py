@@ -251,7 +251,7 @@ class TorchFrontend(Frontend):
         return part.with_eps(problem.eps)
 
     def rounded(self, problem: TorchProblem, call: Callable[[], torch.Tensor]) -> torch.Tensor | None:
-        return rounded_as(problem, call) if problem.rules.are_builtin else None
+        return rounded_as(problem, call)
 
     def tf32_products(self, problem: TorchProblem) -> AbstractContextManager[object] | None:
         return user_reference.tf32_products() if may_round_products(problem) else None
