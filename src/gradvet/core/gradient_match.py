@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from itertools import count, islice
+from collections.abc import Callable
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -287,41 +286,27 @@ def gradient_is_stable(context: Context, part: slice, error: float = 0.0) -> boo
     return norm(change) <= part_of_own * norm(own)
 
 
-def around(context: Context) -> Iterator[Array]:
-    """Displacements of every input by about two roundoffs, with random signs and with the opposite ones."""
-    while True:
-        tiny = _small_displacement(context)
-        yield from (tiny, -tiny)
-
-
-def on_one_side(context: Context) -> Iterator[Array]:
-    """Multiples of one such displacement: a derivative that jumps at the point does not jump between them."""
-    tiny = _small_displacement(context)
-    yield from (float(multiple) * tiny for multiple in count(1))
-
-
-def _small_displacement(context: Context) -> Array:
-    tiny = input_roundoff(context)
-    # Zeros that gradvet put there are exact.
-    return context.xp.where(context.problem.point == 0.0, 0.0, tiny) if context.is_generated else tiny
-
-
-def derivative_jitter(
-    context: Context, v: Array, u: Array, error: float, near: Callable[[Context], Iterator[Array]] = around
-) -> float:
+def derivative_jitter(context: Context, v: Array, u: Array, error: float, *, one_sided: bool = False) -> float:
     """Spread of (Jᵀv)·u over inputs that differ by about two roundoffs, to see whether it explains an error.
 
-    Two VJPs a pair of points; more pairs where the first ones vary, until the spread is as large as the error. Without
-    it a right derivative that changes within roundoff of the point fails. Needed by `prelu_at_zero`.
+    Two VJPs a pair of points; more pairs where the first ones vary, until the spread is as large as the error. Points
+    are displaced by random signs and by the opposite ones, or, on one side, by multiples of one displacement: a
+    derivative that jumps at the point does not jump between them. Without it a right derivative that changes within
+    roundoff of the point fails. Needed by `prelu_at_zero`.
     """
     if not context.has_reverse:
         return 0.0
     found: list[float] = []
-    spread, places = 0.0, near(context)
+    spread, tiny = 0.0, None
     for number in range(MAX_JITTER_PAIRS):
         if number >= JITTER_PAIRS and spread * thresholds.RESPONSE_FACTOR < abs(error):
             break
-        found += [float(context.xp.sum(_vjp_by_multiple(context, place, v) * u)) for place in islice(places, 2)]
+        if tiny is None or not one_sided:
+            tiny = input_roundoff(context)
+            # Zeros that gradvet put there are exact.
+            tiny = context.xp.where(context.problem.point == 0.0, 0.0, tiny) if context.is_generated else tiny
+        for multiple in (2.0 * number + 1.0, 2.0 * number + 2.0) if one_sided else (1.0, -1.0):
+            found.append(float(context.xp.sum(_vjp_by_multiple(context, multiple * tiny, v) * u)))
         spread = max(found) - min(found)
         if spread >= abs(error):
             break

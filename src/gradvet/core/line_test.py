@@ -15,13 +15,7 @@ from gradvet.core.context import Context
 from gradvet.core.decision import Decision, ErrorScale, Reason, decide, is_saturated
 from gradvet.core.extrapolation import SlopeFit, fit_slope
 from gradvet.core.finite_differences import Cotangent, DirectionalDifference, first_change, is_faint
-from gradvet.core.gradient_match import (
-    around,
-    derivative_jitter,
-    on_one_side,
-    saturated_roundoff,
-    saturated_slope,
-)
+from gradvet.core.gradient_match import derivative_jitter, saturated_roundoff, saturated_slope
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Problem
 from gradvet.core.results import Verdict
@@ -317,8 +311,9 @@ def decide_beyond_jitter(
     error = decision.error
     # Constants in a coarse format round the function in one way and its derivative in another.
     eps = max(scale.eps, context.problem.internal_eps())
-    for near in (around, on_one_side):
-        noise = scale.derivative_noise + 2.0 * derivative_jitter(context, cotangent.v, u, error, near)
+    for one_sided in (False, True):
+        jitter = derivative_jitter(context, cotangent.v, u, error, one_sided=one_sided)
+        noise = scale.derivative_noise + 2.0 * jitter
         decision = decide(fit, replace(scale, eps=eps, derivative_noise=noise), context.options.resolution)
         if decision.verdict is not Verdict.INCONCLUSIVE:
             break
