@@ -134,7 +134,8 @@ class Residuals:
         return best, sum(same) >= thresholds.PLATEAU_STEPS
 
     def kink_factor(self) -> float:
-        """The common factor that kinks explain at most: there |v|·f changes alike on both sides.
+        """The common factor that kinks explain at most: there |v|·f changes alike on both sides. Needed by
+        `test_slope_hidden_in_roundoff_inside_the_function_does_not_fail`.
 
         The even part of |v|·f is a|h| + b h²: a kink and curvature. One step or two show a, with the other term or with
         more noise: the least of them counts, of one step the larger one of two neighbours.
