@@ -198,34 +198,12 @@ def assert_gradients(
     >>> assert_gradients(torch.exp, torch.ones(3, dtype=torch.float64)).verdict.value
     'pass'
     """
+    settings = {name: given for name, given in locals().items() if name not in ("inconclusive", "msg")}
     if not isinstance(inconclusive, str) or inconclusive not in ("raise", "warn", "ignore"):
         refuse("inconclusive is 'raise', 'warn' or 'ignore'", inconclusive)
     if not isinstance(msg, str):
         refuse("msg is a text", msg)
-    report = check(
-        func,
-        inputs,
-        kwargs=kwargs,
-        argnums=argnums,
-        order=order,
-        modes=modes,
-        masked=masked,
-        resolution=resolution,
-        power=power,
-        accuracy=accuracy,
-        budget=budget,
-        seed=seed,
-        checks=checks,
-        surrogate=surrogate,
-        reference=reference,
-        dtypes=dtypes,
-        points=points,
-        domain=domain,
-        compile=compile,
-        thorough=thorough,
-        stops=stops,
-        blame=blame,
-    )
+    report = check(**settings)
     before = f"{msg}\n" if msg else ""
     if report.failures:
         raise GradientError(f"{before}{report}", report)
