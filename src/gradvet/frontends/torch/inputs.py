@@ -80,12 +80,17 @@ how much they are then moved away from zero."""
 NO_NUMBERS = torch.empty(0, device="cpu")
 
 
-def draw(distribution: Distribution, size: int, generator: torch.Generator) -> Tensor:
-    """The next `size` numbers of a generator."""
+def draw(distribution: Distribution, size: int, generator: torch.Generator, scale: float = 1.0) -> Tensor:
+    """The next `size` numbers of a generator, multiplied by the scale."""
     numbers = torch.empty(size, dtype=WORKING_DTYPE, device=generator.device)
     _, width, gap = DRAWS_BY_DISTRIBUTION[distribution]
-    numbers.uniform_(-width, width, generator=generator)
-    return numbers if gap is None else numbers.add_(torch.copysign(gap, numbers))
+    for block in numbers.split(BLOCK_NUMBERS) if numbers.is_cpu else [numbers]:
+        block.uniform_(-width, width, generator=generator)
+        if gap is not None:
+            block.add_(torch.copysign(gap, block))
+        if scale != 1.0:
+            block.mul_(scale)
+    return numbers
 
 
 class Sampler:
@@ -103,7 +108,7 @@ class Sampler:
     def take(self, size: int, distribution: Distribution, scale: float = 1.0) -> Tensor:
         """A fresh vector, multiplied by the scale."""
         if size > MAX_DOUBLE_DRAW:
-            return self._draw_long(distribution, size, scale)
+            return draw(distribution, size, self._generator, scale)
         if self._unused < size or self._distribution is not distribution:
             times = DRAWS_BY_DISTRIBUTION[distribution][0] if size <= MAX_SHARED_DRAW else 2
             self._distribution, self._unused = distribution, times * size
@@ -111,22 +116,6 @@ class Sampler:
         self._unused -= size
         taken = self._reservoir[self._unused : self._unused + size]
         return taken if scale == 1.0 else taken * scale
-
-    def _draw_long(self, distribution: Distribution, size: int, scale: float) -> Tensor:
-        # Two numbers from each 64-bit word: the generator takes most of the time.
-        device, (_, width, gap) = self._generator.device, DRAWS_BY_DISTRIBUTION[distribution]
-        numbers = torch.empty(size, dtype=WORKING_DTYPE, device=device)
-        length = min(size, BLOCK_NUMBERS) if device.type == "cpu" else size
-        words = torch.empty(length // 2 + 1, dtype=torch.int64, device=device)
-        halves = words.view(torch.int32)
-        gaps = torch.empty(0 if gap is None else length, dtype=WORKING_DTYPE, device=device)
-        for block in numbers.split(length):
-            taken = block.shape[0]
-            words.random_(-(2**63), None, generator=self._generator)
-            block.copy_(halves[:taken]).mul_(width * scale / 2**31)
-            if gap is not None:
-                block.add_(torch.copysign(gap, block, out=gaps[:taken]), alpha=scale)
-        return numbers
 
 
 def converted(value: Any, dtype: str, device: str = "cpu") -> Any:
