@@ -59,6 +59,23 @@ def with_cotangents_changed(f: Function, change: Callable[[Tensor], Tensor]) -> 
     return _rule(f, backward=lambda ctx, *vs: true_vjp(f, _inputs(ctx), tuple(map(change, vs))))
 
 
+def compiler_scaling_gradients(scale: float) -> Function:
+    """A compiler for `torch.compile` that runs the graphs as they are, and multiplies all gradients."""
+
+    def compiled(graph: Any, inputs: Any) -> Any:
+        # Here, as they take a second to load.
+        from functorch.compile import make_boxed_func
+        from torch._dynamo.backends.common import aot_autograd
+
+        def backward(graph: Any, _: Any) -> Any:
+            return make_boxed_func(lambda *args: [scale * g if isinstance(g, Tensor) else g for g in graph(*args)])
+
+        make: Any = aot_autograd
+        return make(fw_compiler=lambda graph, _: make_boxed_func(graph), bw_compiler=backward)(graph, inputs)
+
+    return compiled
+
+
 def true_vjp(f: Function, inputs: Inputs, cotangents: Inputs) -> tuple[Tensor | None, ...]:
     """The VJP of `f` by torch's own rules, None for inputs without gradient; differentiable if grad mode is on."""
     differentiable = torch.is_grad_enabled()

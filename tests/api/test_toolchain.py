@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
 
 import gradvet
 from gradvet.core.results import Report, Verdict
+from tests.functions import compiler_scaling_gradients
 
 DOUBLE = torch.float64
 ONLY = ["reverse", "opcheck"]
@@ -145,26 +145,6 @@ class Bent(torch.nn.Module):
         return self.second(torch.relu(self.first(x)))  # type: ignore[no-any-return]
 
 
-def backend(scale: float) -> Callable[..., Any]:
-    """A backend of torch.compile that runs the graphs as they are, and multiplies all gradients."""
-
-    def backward(graph: Any, _: Any) -> Any:
-        def scaled(arguments: list[Any]) -> list[Any]:
-            return [None if g is None else scale * g for g in graph(*arguments)]
-
-        scaled._boxed_call = True  # type: ignore[attr-defined]
-        return scaled
-
-    def forward(graph: Any, _: Any) -> Any:
-        def plain(arguments: list[Any]) -> Any:
-            return graph(*arguments)
-
-        plain._boxed_call = True  # type: ignore[attr-defined]
-        return plain
-
-    return aot_autograd(fw_compiler=forward, bw_compiler=backward)  # type: ignore[no-any-return]
-
-
 COMPILED = {"a function": lambda: lambda x: torch.tanh(x) * x, "a module": Bent}
 
 
@@ -175,9 +155,12 @@ def test_wrong_gradient_of_compiled_code_fails(kind: str, dtype: torch.dtype) ->
     made = COMPILED[kind]()
     function = made.to(dtype) if isinstance(made, torch.nn.Module) else made
     x = inputs(5, 4).to(dtype)
-    report = gradvet.check(torch.compile(function, backend=backend(2.0)), x, seed=1)
+    report = gradvet.check(torch.compile(function, backend=compiler_scaling_gradients(2.0)), x, seed=1)
     assert report.verdict is Verdict.FAIL
-    assert gradvet.check(torch.compile(function, backend=backend(1.0)), x, seed=1).verdict is Verdict.PASS
+    assert (
+        gradvet.check(torch.compile(function, backend=compiler_scaling_gradients(1.0)), x, seed=1).verdict
+        is Verdict.PASS
+    )
 
 
 @pytest.mark.parametrize("kind", COMPILED)

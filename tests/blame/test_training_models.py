@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
 from torch import Tensor, nn
-from torch._dynamo.backends.common import aot_autograd
 from torch.distributions import Normal
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -22,7 +20,7 @@ import gradvet
 from gradvet import Verdict
 from gradvet.frontends.torch.blame import module_tree
 from tests.frontends.torch import needs_private_names
-from tests.functions import with_vjp
+from tests.functions import compiler_scaling_gradients, with_vjp
 
 CONSTANT = {"stops": "constant"}
 
@@ -472,19 +470,10 @@ class Squared(nn.Module):
         return out
 
 
-def with_wrong_backward_passes(graph: Any, inputs: Any) -> Any:
-    """A compiler whose gradients are twice what they should be."""
-
-    def doubled(graph: Any, _: Any) -> Any:
-        return make_boxed_func(lambda *args: [2 * g if isinstance(g, Tensor) else g for g in graph(*args)])
-
-    return aot_autograd(fw_compiler=lambda graph, _: make_boxed_func(graph), bw_compiler=doubled)(graph, inputs)  # type: ignore[no-untyped-call]
-
-
 COMPILED = [  # a function, a compiler and the culprit
     (SquareOfHalf.apply, "aot_eager", "autograd.Function SquareOfHalf"),
     (lambda x: (x * x).detach() * x, "aot_eager", "detach"),
-    (torch.square, with_wrong_backward_passes, "autograd.Function CompiledFunction"),
+    (torch.square, compiler_scaling_gradients(2.0), "autograd.Function CompiledFunction"),
     (torch.square, "aot_eager", ""),
 ]
 
