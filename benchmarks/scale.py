@@ -20,10 +20,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
-from distributed import Client
 
 from benchmarks import scale_tasks
 from benchmarks.cluster_simulation import Cluster, Costs, Result, simulate
@@ -109,8 +109,10 @@ def _cpu(process: psutil.Process) -> float:
 
 
 @contextmanager
-def cluster() -> Iterator[tuple[Client, psutil.Process]]:
+def cluster() -> Iterator[tuple[Any, psutil.Process]]:
     """A scheduler and two workers, each a process of its own."""
+    from distributed import Client  # here, as tests import this module
+
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "scheduler.json")
         scheduler = _dask(folder, "scheduler", "--scheduler-file", file, "--port", "0")
