@@ -44,10 +44,9 @@ def require_writable(*paths: str | None) -> None:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write an output file whole or not at all."""
+    file = writable_path(path)
     try:
-        replace_file(writable_path(path), text)
-    except ReportFileError:
-        raise
+        replace_file(file, text)
     except OSError as error:
         message = f"{path} was not written ({error.strerror}): free some space, or name another file"
         raise ReportFileError(message) from error
