@@ -40,6 +40,12 @@ def test_case_beyond_its_time_limit_is_one_line_and_code_2(capsys: pytest.Captur
     assert command.startswith("  reproduce: gradvet check ops.py::hangs --seed ")
 
 
+@pytest.mark.parametrize("seed", [(), ("--seed", "1")])
+def test_resume_without_a_store_is_refused(capsys: pytest.CaptureFixture[str], seed: tuple[str, ...]) -> None:
+    assert exit_code("check", "ops.py::right", "--resume", *seed) == 2
+    assert "--resume goes on with the run in a store: name its file with --store" in capsys.readouterr().err
+
+
 def test_store_is_announced_resumed_shown_and_not_overwritten(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,11 +63,6 @@ def test_store_is_announced_resumed_shown_and_not_overwritten(
     assert capsys.readouterr().out == "1 check: 1 pass\n"
     assert exit_code("check", "ops.py::right", "--store", "run.db", "--resume", "--order", "2") == 2
     assert "run.db holds another run" in capsys.readouterr().err
-
-
-def test_resume_without_a_store_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code("check", "ops.py::right", "--resume") == 2
-    assert "name its file with --store" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("timeout", ["nan", "inf", "0", "-1", "soon"])

@@ -109,15 +109,12 @@ def run_seed(options: dict[str, Any]) -> int:
     """The seed of the option, that of the run to resume, or a random one."""
     from gradvet.suite.run import stored_seed
 
-    if options["seed"] is not None:
-        return int(options["seed"])
-    if options["resume"]:
-        if options["store"] is None:
-            raise click.UsageError("--resume goes on with the run in a store: name its file with --store")
+    if options["resume"] and options["store"] is None:
+        raise click.UsageError("--resume goes on with the run in a store: name its file with --store")
+    seed = options["seed"]
+    if seed is None and options["resume"]:
         seed = stored_seed(options["store"])
-        if seed is not None:
-            return seed
-    return fresh_seed()
+    return fresh_seed() if seed is None else int(seed)
 
 
 def run_cases(
