@@ -48,13 +48,16 @@ def test_line_has_verdicts_worst_entry_errors_and_upstream_marks() -> None:
     text = shown(
         summary_of("addmm/float64", [passed(), failed(), errored(), errored()], ["reverse skipped"]),
         summary_of("sin/float64", [passed()]),
+        summary_of("floor/float64", [doubtful(), doubtful()]),
     )
     lines = text.splitlines()
     assert lines[0].split() == ["operator", "samples", "reverse", "others", "resolution", "calls", "time"]
     assert lines[2].split() == ["addmm/float64", "4", "FAIL", "ERROR", "2e-06", "34", "500", "ms"]
     assert lines[3].split() == ["sin/float64", "1", "pass", "-", "2e-06", "17", "250", "ms"]
-    assert lines[4].startswith("addmm/float64: worst entry: d output [1] / d weight [2] is ")
-    assert lines[5:] == [
+    assert lines[4].split()[:4] == ["floor/float64", "2", "inconclusive", "-"]
+    assert lines[5].startswith("addmm/float64: worst entry: d output [1] / d weight [2] is ")
+    assert lines[6:] == [
         "addmm/float64: died: was ended by SIGSEGV (in 2 samples)",
         "addmm/float64: PyTorch's own tests: reverse skipped",
+        "floor/float64: inconclusive: the function jumps at the point (in 2 samples)",
     ]

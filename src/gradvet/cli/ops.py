@@ -22,6 +22,7 @@ from gradvet.cli.common import (
 )
 from gradvet.core.results import WORST_FIRST, Mismatch, Report, Verdict
 from gradvet.reports import json_files, terminal, wording
+from gradvet.reports.ledger_table import headline
 from gradvet.suite import CaseResult
 
 
@@ -89,6 +90,9 @@ COLUMN_HEADINGS = {
 OTHERS = "others"
 """Heading of the column for all other checks."""
 
+MAX_REASONS = 3
+"""Number of errors and reasons that are printed for one operator."""
+
 
 @dataclass
 class Summary:
@@ -105,8 +109,8 @@ class Summary:
     resolution: float | None = None
     calls: int = 0
     seconds: float = 0.0
-    errors: Counter[str] = field(default_factory=Counter)
-    """The messages of reports with the verdict ERROR."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """The messages of reports with the verdict ERROR, and why reports are inconclusive."""
 
     @property
     def verdict(self) -> Verdict:
@@ -127,7 +131,9 @@ class Summary:
         self.samples += 1
         self.calls += report.cost.forwards + report.cost.vjps + report.cost.jvps
         self.seconds += report.seconds
-        self.errors.update(f"{one.check}: {one.headline}" for one in report.findings if one.verdict is Verdict.ERROR)
+        self.reasons.update(f"{one.check}: {one.headline}" for one in report.findings if one.verdict is Verdict.ERROR)
+        if report.verdict is Verdict.INCONCLUSIVE:
+            self.reasons[f"inconclusive: {headline(report)}"] += 1
 
 
 def _relative_error(entry: Mismatch) -> float:
@@ -152,7 +158,7 @@ def show(summaries: Collection[Summary], console: Console) -> None:
 def _row(summary: Summary, modes: Sequence[str]) -> list[Text]:
     resolution = "" if summary.resolution is None else f"{summary.resolution:.0e}"
     verdicts = [summary.verdicts.get(mode, Verdict.SKIPPED) for mode in modes]
-    names = {Verdict.SKIPPED: "-", Verdict.INCONCLUSIVE: "unsure", Verdict.FAIL: "FAIL", Verdict.ERROR: "ERROR"}
+    names = {Verdict.SKIPPED: "-", Verdict.FAIL: "FAIL", Verdict.ERROR: "ERROR"}
     shown = [Text(names.get(verdict, verdict.value), terminal.COLOURS[verdict]) for verdict in verdicts]
     cost = [str(summary.calls), wording.seconds(summary.seconds)]
     return [Text(summary.name), Text(str(summary.samples)), *shown, Text(resolution), *map(Text, cost)]
@@ -163,7 +169,7 @@ def _remarks(summary: Summary) -> Iterator[str]:
         entry = summary.worst
         derivative, numerical = wording.number(entry.derivative), wording.numerical(entry)
         yield f"worst entry: {entry} is {derivative}, finite differences give {numerical}"
-    for error, count in summary.errors.items():
-        yield f"{error} (in {wording.counted(count, 'sample')})"
+    for reason, count in summary.reasons.most_common(MAX_REASONS):
+        yield f"{reason} (in {wording.counted(count, 'sample')})"
     if summary.upstream_marks:
         yield f"PyTorch's own tests: {', '.join(summary.upstream_marks)}"
