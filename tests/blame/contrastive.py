@@ -29,6 +29,8 @@ class Contrastive(nn.Module):
         temperature = self.temperature
         if self.fault == "temperature":
             temperature = temperature.new_tensor(temperature)  # fault: temperature
+        if self.fault == "detached_in_place":
+            temperature = temperature.clone().detach_()  # type: ignore[assignment]  # fault: detached_in_place
         queue = self.queue if self.fault == "queue" else self.queue.clone()
         logits = torch.cat([(query * key).sum(-1, keepdim=True), query @ queue.T], -1) / temperature
         with torch.no_grad():
@@ -44,5 +46,6 @@ def model(fault: str) -> tuple[nn.Module, Any]:
 FAULTS = [
     Fault("normalisation", "", "detach", model),
     Fault("temperature", "", "new_tensor", model),
+    Fault("detached_in_place", "", "detach_", model),
     Fault("queue", "", "write to a saved tensor", model),
 ]

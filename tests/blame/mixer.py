@@ -34,6 +34,30 @@ class GeluOfWrongConstant(Gelu):
         return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * ROOT * (1 + 0.044715 * x * x))
 
 
+class Recomputed(torch.autograd.Function):
+    """Differentiates the graph of another Function in its backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            ctx.x = x.detach().requires_grad_()
+            ctx.y = GeluOfWrongTerm.apply(ctx.x)
+        out: Tensor = ctx.y.detach()
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return torch.autograd.grad(ctx.y, ctx.x, g, retain_graph=True)[0]
+
+
+class GeluOfWrongTerm(Gelu):
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # fault: called_by_another
+        (x,) = ctx.saved_tensors
+        t = torch.tanh(ROOT * (x + 0.044715 * x**3))
+        return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * ROOT)
+
+
 class Mix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -123,7 +147,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.tokens(self.norm(x))
-        gelu = GeluOfWrongConstant if self.fault == "wrong_constant" else Gelu
+        gelus = {"wrong_constant": GeluOfWrongConstant, "called_by_another": Recomputed}
+        gelu = gelus.get(self.fault, Gelu)
         y = self.down(gelu.apply(self.up(x)))  # type: ignore[no-untyped-call]
         if self.fault == "write_under_no_grad":
             with torch.no_grad():  # fault: write_under_no_grad
@@ -148,6 +173,7 @@ def model(fault: str) -> tuple[nn.Module, Any]:
 
 FAULTS = [
     Fault("wrong_constant", "layers.1", "autograd.Function GeluOfWrongConstant", model),
+    Fault("called_by_another", "layers.1", "autograd.Function GeluOfWrongTerm", model),
     Fault("transposed", "layers.1.tokens", "autograd.Function MixTransposed", model),
     Fault("operator", "layers.1.tokens", "operator gradvet_blame::wrong_squash", model),
     Fault("drawn_again", "layers.1.tokens", "autograd.Function RandomDepth", model),

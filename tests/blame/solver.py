@@ -41,6 +41,11 @@ class Solver(nn.Module):
     def __init__(self, fault: str) -> None:
         super().__init__()
         self.field, self.log_h, self.fault = Field(), nn.Parameter(torch.tensor(-1.0)), fault
+        if fault == "hook_of_parent":
+            self.field.register_forward_hook(self.bounded)
+
+    def bounded(self, field: nn.Module, args: Any, out: Tensor) -> Tensor:
+        return out / out.detach().norm()  # fault: hook_of_parent
 
     def forward(self, y: Tensor) -> Tensor:
         h: Any = self.log_h.exp()
@@ -81,6 +86,7 @@ FAULTS = [
     Fault("new_parameter", "1", "nn.Parameter", model),
     Fault("assigned_data", "1", "data", model),
     Fault("written_alias", "1", "copy_", model),
+    Fault("hook_of_parent", "1.field", "detach", model),
     Fault("packed", "1", "saved_tensors_hooks", model),
     Fault("copied_module", "1", "data", model),
 ]

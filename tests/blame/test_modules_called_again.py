@@ -488,3 +488,40 @@ def test_layers_that_fill_a_cache_among_their_arguments_are_replayed(wrong: int 
         assert (verdicts["layers.0"], verdicts["layers.2"]) == (Verdict.PASS, Verdict.PASS), report
     assert model.keys is keys
     assert all(keys.of_layer[n] is key for n, key in before.items())
+
+
+class ScaledInPlace(torch.autograd.Function):
+    """Computes its gradient in the forward pass and overwrites it in the backward pass, as fused losses do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(2 * x)
+        return x.square().sum()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return ctx.saved_tensors[0].mul_(g)  # type: ignore[no-any-return]
+
+
+def test_writes_to_grad_are_found_behind_a_backward_pass_that_runs_once() -> None:
+    layer = nn.Linear(3, 2)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor) -> Tensor:
+            return ScaledInPlace.apply(self.layer(x))  # type: ignore[no-any-return]
+
+    right = gradvet.blame(Model(), torch.randn(4, 3), seed=1)
+    assert right.verdict is Verdict.PASS
+    assert not any("were not looked for" in note for note in right.notes), right.notes
+
+    def add(g: Tensor) -> None:
+        layer.weight.grad = g if layer.weight.grad is None else layer.weight.grad + g
+
+    layer.weight.register_hook(add)
+    culprit = gradvet.blame(Model(), torch.randn(4, 3), seed=1).culprit
+    assert culprit is not None
+    assert culprit.what == "write to .grad"

@@ -112,11 +112,19 @@ def _check_functions(recorder: Recorder, examiner: Examiner, answer: _Answer) ->
             failed.setdefault(id(call.target), []).append(call)
     answer.pieces += [*(pieces[id(call)] for call in calls), *tree.pieces.values()]
     answer.culprits += _merged(tree.culprits)
-    for found in failed.values():
+    for found in _innermost(failed):
         others = tuple(call.path for call in found[1:] if call.path != found[0].path)
         known = found[0].target in examiner.surrogates
         answer.culprits.append(culprit_of(found[0], pieces[id(found[0])], others, has_known_surrogate=known))
     answer.is_complete = recorder.model is None and bool(calls) and not recorder.dropped
+
+
+def _innermost(failed: dict[int, list[Call]]) -> list[list[Call]]:
+    """The failing calls of Functions whose forward passes call no other one that fails, as that explains them too."""
+    pairs = [(call.target, call.outer.target) for calls in failed.values() for call in calls if call.outer is not None]
+    around = {id(outer) for target, outer in pairs if outer is not target}
+    inner = [calls for target, calls in failed.items() if target not in around]
+    return inner or list(failed.values())  # Functions that call each other
 
 
 def _check_second_derivatives(recorder: Recorder, examiner: Examiner, answer: _Answer) -> None:

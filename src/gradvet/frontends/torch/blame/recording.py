@@ -80,6 +80,7 @@ class Recorder:
         self._roots = 0
         """Number of calls of the model."""
         self._running: list[_Running] = []
+        self._applying: list[Call | None] = []
         self._kept: dict[Any, dict[Any, list[Call]]] = {}
         """Calls by Function and line, and by shapes."""
         self._copies: dict[int, tuple[Any, float, Tensor]] = {}
@@ -178,16 +179,18 @@ class Recorder:
             return apply(*args, **kwargs)
         with private.outside_transforms() if batch is not None else nullcontext():
             call = self._function_call(target, given, kwargs)
+        self._applying.append(call)
         try:
             result = apply(*args, **kwargs)
         except BaseException:
             if call is not None:
                 self._forget(call)  # such as the last call of a checkpoint, which runs no further
             raise
+        finally:
+            self._applying.pop()
         if call is not None and batch is None:
-            self._nodes.update(
-                (tensor.grad_fn, call.path) for tensor in tensors_of(result) if tensor.grad_fn is not None
-            )
+            nodes = (tensor.grad_fn for tensor in tensors_of(result) if tensor.grad_fn is not None)
+            self._nodes.update(dict.fromkeys(nodes, call.path))
             call.note_writes()
             self._finish(call, result)
         elif call is not None:
@@ -235,8 +238,7 @@ class Recorder:
             place = definition(private.operator_backward(cls))
         self.seen[kind, path, name] += 1
         line = (private.mapped_function(cls), path, str(called))
-        tree = ArgumentTree()
-        template = tree.template((args, kwargs), "")
+        template = (tree := ArgumentTree()).template((args, kwargs), "")
         signature = (*((t.shape, t.dtype, t.requires_grad) for t in tree.tensors), _constants((args, kwargs)))
         calls = self._kept.setdefault(line, {})
         if signature not in calls and len(calls) >= MAX_SIGNATURES:
@@ -247,6 +249,7 @@ class Recorder:
             return None
         call.place, call.called, call.number = place, called, self.seen[kind, path, name]
         call.within = self._recorded_path() if self._roots == 1 else None
+        call.outer = next(filter(None, reversed(self._applying)), None)
         call.checks = ("forward",) if cls in self._forward else ()
         if len(kept) >= MAX_KEPT_CALLS:
             self._forget(kept[-1])
@@ -300,11 +303,9 @@ class Recorder:
         return copy
 
     def _finish(self, call: Call, result: Any) -> None:
-        tensors = self._copyable(result)
-        if tensors is None:
-            return
-        call.outputs = list(map(sketch_of, tensors))
-        call.has_returned = True
+        if (tensors := self._copyable(result)) is not None:
+            call.outputs = list(map(sketch_of, tensors))
+            call.has_returned = True
 
     # Modules.
 

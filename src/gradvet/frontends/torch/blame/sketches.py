@@ -119,6 +119,8 @@ class Call:
     number: int = 1
     within: str | None = None
     """The path of the recorded module whose forward pass made the call, in the first call of the model."""
+    outer: Call | None = None
+    """The call of a Function whose forward pass made this one."""
     checks: tuple[str, ...] = ()
     """Checks beside those of its kind, for the rules by which transforms run it."""
     outputs: list[Sketch] = field(default_factory=list)

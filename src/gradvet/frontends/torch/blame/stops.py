@@ -222,7 +222,8 @@ class StopMode:
         result = func(*args, **kwargs)
         is_written = (is_in_place(name) and self._region) or is_setter(func)
         is_overwritten = (is_setter(func) or not was_inner) and any(map(private.requires_grad, tensors_of(args[1:])))
-        if (is_written and (is_overwritten or not was_attached)) or (is_alias and not was_attached):
+        is_outer = (is_written and (is_overwritten or not was_attached)) or (is_alias and not was_attached)
+        if is_outer or name == "detach_":
             # What is written into a leaf or outside the graph, such as the weights of a teacher, is held in it.
             kept = self._stopped(name, args[0], place, can_hold=True)
             return result if kept is args[0] else args[0].copy_(kept)
@@ -298,7 +299,7 @@ class StopMode:
             return not args[0].is_floating_point()
         if is_in_place(name):
             # Under no_grad a write to a tensor of the graph is not recorded.
-            return not (was_inner and not torch.is_grad_enabled()) and name != "detach_"
+            return not (was_inner and not torch.is_grad_enabled())
         numeric = [tensor for tensor in tensors_of(result) if tensor.is_floating_point() or tensor.is_complex()]
         is_zero = name in (private.PARAMETER, "normal")  # torch defines the derivatives of `normal` as zero
         return not numeric or (not is_zero and any(map(private.requires_grad, numeric)))
@@ -334,7 +335,7 @@ class StopMode:
         return self.holds_torch or self.held is None or bool(self.held)
 
     def _may_stop(self, name: str) -> bool:
-        return name in ("detach", "data", private.PARAMETER, *NUMBERS) or self._region is not None
+        return name in ("detach", "detach_", "data", private.PARAMETER, *NUMBERS) or self._region is not None
 
     def _numbered(self, name: str) -> Place:
         """The line and kind of a stop, and how often it was reached before in this call."""
@@ -350,8 +351,8 @@ class StopMode:
 
     def _released(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """The result with its gradient."""
-        if name in ("detach", "data", private.PARAMETER):
-            return args[0].view_as(args[0])
+        if name in ("detach", "detach_", "data", private.PARAMETER):
+            return args[0] if is_in_place(name) else args[0].view_as(args[0])
         with torch.enable_grad():
             return func(*args, **kwargs)
 
