@@ -55,7 +55,7 @@ def test_evaluations_of_a_part_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     model, given = layers()
     report = gradvet.check(model, (given,), seed=2, checks=CHECKS)
     assert report.verdict is Verdict.INCONCLUSIVE, report
-    assert any("the 1 forward passes planned for the part from" in note for note in report.notes)
+    assert any("the 1 forward passes planned for the inputs from" in note for note in report.notes)
 
 
 def test_wrong_parameter_is_named_in_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,3 +104,33 @@ def test_memory_of_a_model_in_parts_is_four_vectors_beyond_its_wider_version(
     assert any(f"in {count} parts" in note for note in reports[1].notes) == (count > 1), reports[1].notes
     # With the parameters themselves, which are half a vector in float32, the wider version, and activations.
     assert found <= (0.5 + 1.0 + limit) * 8 * sum(parameter.numel() for parameter in model.parameters())
+
+
+class Drawing(nn.Module):
+    """Draws other numbers in each call, whatever the random state is."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.layers, self.size = nn.Sequential(*(nn.Linear(3, 3) for _ in range(8))), size
+
+    def forward(self, x: Tensor) -> Tensor:
+        generator = torch.Generator()
+        generator.seed()
+        out: Tensor = self.layers(x)
+        return out + self.size * torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype)
+
+
+def test_model_that_draws_other_numbers_in_each_call_takes_few_evaluations() -> None:
+    torch.manual_seed(0)
+    report = gradvet.check(Drawing(1.0), torch.randn(4, 3), seed=1)
+    assert report.verdict is Verdict.INCONCLUSIVE, report
+    assert report.cost.forwards < 500
+
+
+def test_model_with_noise_in_its_outputs_takes_bounded_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART_CALLS", 300)
+    torch.manual_seed(0)
+    report = gradvet.check(Drawing(1e-3), torch.randn(4, 3), seed=1)
+    assert report.verdict is Verdict.INCONCLUSIVE, report
+    assert any("the 300 forward passes planned for the inputs from" in note for note in report.notes)
+    assert report.cost.forwards < 900

@@ -89,6 +89,9 @@ class SlopeTest:
         if (undefined := nonfinite_tangent(self.context, self.mode)) is not None:
             yield undefined
             return
+        if self._is_random():
+            yield Decision(Verdict.INCONCLUSIVE, Reason.PRECISION)
+            return
         if self.context.is_double:
             yield from self._in_double_precision()
         elif self.context.eps > thresholds.HALF_PRECISION_EPS:
@@ -100,6 +103,18 @@ class SlopeTest:
         yield from self._at_the_edge()
         sweep = partial(self.sweep, self.context.first.u)
         yield from decide_hidden_outputs(self.context, sweep, self.leave_out)
+
+    def _is_random(self) -> bool:
+        """Whether calls at one point differ about as much as those a full step apart, so that no step shows a slope.
+
+        At most one evaluation. Needed by `test_model_that_draws_other_numbers_in_each_call_takes_few_evaluations`.
+        """
+        context, problem = self.context, self.context.problem
+        if not peak(noise := context.repeat_noise):
+            return False
+        change = problem.evaluate_at(context.restricted(context.joint_direction())).values - problem.value
+        limit = thresholds.VISIBLE_NOISE
+        return all(norm(change[rows]) <= limit * norm(noise[rows]) for rows in problem.codomain.slices)
 
     def _in_double_precision(self) -> Iterator[Decision]:
         """Two joint directions, then inputs alone: those that are not resolved yet, or all where that is inconclusive.

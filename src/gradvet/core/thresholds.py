@@ -101,7 +101,8 @@ NOISE_FLOOR = 0.2
 """Smallest standard deviation of an output, in spacings of its format: uniform rounding has 0.29. [theory]"""
 
 VISIBLE_NOISE = 16.0
-"""An error of this many noise floors over a step would be visible at that step. [gallery]"""
+"""An error of this many noise floors over a step would be visible at that step. Where the difference of repeated calls,
+times this, is more than the change over a full step, no step shows a slope. [gallery]"""
 
 ZERO_SLOPE_POWER = 0.75
 """A slope below eps to this power of the output's size is zero. [operators]"""
