@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import gradvet
 from gradvet.checks.jacobian import reverse
 from gradvet.core.direction_average import AVERAGED
 from gradvet.core.modes import REVERSE
@@ -93,6 +94,17 @@ def test_median_of_ties_is_not_accused(dtype: torch.dtype) -> None:
         x = (2.0 * inputs(dtype, 42).reshape(6, 7)).round() / 2.0
     context = context_of(lambda x: x.median(-1).values, x.requires_grad_())
     assert SlopeTest(context, REVERSE).run().verdict is not Verdict.FAIL
+
+
+@pytest.mark.parametrize(("dtype", "seed"), [(torch.bfloat16, 3), (torch.bfloat16, 7), (torch.float16, 7)])
+def test_order_statistic_of_ties_does_not_fail(dtype: torch.dtype, seed: int) -> None:
+    def third_times_mean(x: Tensor) -> Tensor:
+        assert x.dtype is dtype  # as in a kernel of one precision
+        return x.kthvalue(3, -1).values * x.mean(-1)
+
+    x = torch.randint(1, 6, (5, 9), generator=torch.Generator().manual_seed(seed)).to(dtype)
+    report = gradvet.check(third_times_mean, x, seed=seed, checks=("reverse",))
+    assert report.verdict is not Verdict.FAIL, report
 
 
 @HALF

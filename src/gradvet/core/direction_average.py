@@ -15,9 +15,9 @@ that start one roundoff away, each at a point of its own: rounding inside the fu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -218,12 +218,12 @@ def _decide_residuals(
     if is_constant and abs(scale.value) > max(least, noise):
         entry = _all_entries(context, part, size, scale)
         failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, scale.value, scale.error)
-        return _confirmed(sampling, failure, cotangents, is_factor=True)
+        return _confirmed(sampling, failure, cotangents, probes, best)
     if is_dense and dense > stairs[1] * size:
         is_column, scaled = worst > thresholds.CLEAR * column_noise, size or 1.0
         entry = _entry(context, best, part) if is_column else _all_entries(context, part, size)
         failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, dense / scaled, explained / scaled)
-        return _confirmed(sampling, failure, cotangents, is_factor=False)
+        return _confirmed(sampling, failure, cotangents, probes)
     if not size:
         return Decision(Verdict.INCONCLUSIVE, Reason.PRECISION, None, dense, explained)
     limit = max(column_noise, 1.0 / thresholds.PRECISION_DOUBT)
@@ -239,11 +239,19 @@ def _decide_residuals(
     return Decision(Verdict.INCONCLUSIVE, Reason.PRECISION, None, scale.value, bar)
 
 
-def _confirmed(sampling: ResidualSampling, failure: Decision, cotangents: Cotangent, *, is_factor: bool) -> Decision:
-    """The failure, a common factor or another error of all entries, unless the roundoff of the gradient explains it.
+def _confirmed(
+    sampling: ResidualSampling,
+    failure: Decision,
+    cotangents: Cotangent,
+    probes: OutputProbes,
+    factor: Slopes | None = None,
+) -> Decision:
+    """The failure, unless the roundoff of the gradient explains its error, or the function has no derivative.
 
-    Needed by `test_gradient_summed_in_half_precision_does_not_fail`, and next to the smallest numbers
+    The former is needed by `test_gradient_summed_in_half_precision_does_not_fail`, and next to the smallest numbers
     of float16, where all roundings are alike, by `test_product_with_the_smallest_numbers_does_not_fail`.
+
+    `factor`: residuals that have a common factor; if it explains them, the slopes are linear in the direction.
     Twelve VJPs.
     """
     problem, part, length = sampling.context.problem, sampling.part, sampling.context.lengths[sampling.part]
@@ -253,11 +261,14 @@ def _confirmed(sampling: ResidualSampling, failure: Decision, cotangents: Cotang
         near = [length * finite_part(problem.vjp_at(sign * tiny, v))[part] for sign in (1.0, -1.0)]
         # Of three values that differ by roundoff alone; what changes in proportion drops out.
         change, square = (near[0] + near[1] - 2.0 * own) / math.sqrt(6.0), dot(own, own)
-        noise = abs(dot(change, own)) if is_factor else math.sqrt(dot(change, change) * square)
+        noise = abs(dot(change, own)) if factor else math.sqrt(dot(change, change) * square)
         noise += spacing_at_zero(problem.eps) * math.sqrt(dot(length, length) * square)
         if thresholds.COHERENT * noise > abs(failure.error) * square:
             return failure.weakened()
-    return failure
+    if factor and thresholds.COHERENT * rms(factor.rest) <= rms(factor.residuals):
+        return failure
+    directions = [found.u for found in probes.differences]
+    return failure if _is_additive(sampling, cotangents, directions) else failure.weakened(Reason.KINK)
 
 
 def _fails_alone(sampling: ResidualSampling, cotangents: Cotangent, column: int) -> bool:
@@ -276,6 +287,23 @@ def _fails_alone(sampling: ResidualSampling, cotangents: Cotangent, column: int)
         kink = math.hypot(rms(bend[:count]), roundoff_of(context.value_noise, cotangents) / step)
         clear += rms(residual) > max(thresholds.CLEAR * kink, thresholds.LOW_PRECISION_PART * size)
     return clear >= thresholds.PLATEAU_STEPS
+
+
+def _is_additive(sampling: ResidualSampling, cotangents: Cotangent, directions: Sequence[Array]) -> bool:
+    """Whether the slope along a sum of directions is the sum of the slopes, as where the function has a derivative.
+
+    Ties of three and more elements (a median, a sort) may have none though every line through the point is smooth.
+    Needed by `test_order_statistic_of_ties_does_not_fail`.
+    """
+    wide, narrow = steps_for(sampling.context.eps)[1:3]
+    together, apart = 0.0, 0.0
+    for one, other in pairwise(directions):
+        start, r = sampling.start(), []
+        for u in (one, other, one + other):
+            far, near = (sampling.moved(cotangents, u, step, start)[0] for step in (wide, narrow))
+            r.append((4.0 * near - far) / 3.0)
+        together, apart = together + rms(r[2]) ** 2, apart + rms(r[2] - r[0] - r[1]) ** 2
+    return thresholds.COHERENT**2 * apart <= together
 
 
 def _needs_more(context: Context, residuals: Residuals, best: Slopes, most: int) -> bool:
