@@ -137,6 +137,16 @@ def test_verdict_to_accept_costs_at_most_three_times_what_torch_needs(name: str)
     assert found[1] + found[2] <= 3 * (calls + runs)
 
 
+def test_no_certificate_is_tried_where_rounding_loses_the_step() -> None:
+    """A suite of such calls would take longer than in torch, for evaluations that can certify nothing."""
+    x, options = 90 + numbers(100, dtype=torch.float32).detach(), {"atol": 10.0}
+    x.requires_grad_()
+    verdict, calls, runs = spent(torch_gradcheck, torch.sin, x, **options)
+    found = spent(gradvet.gradcheck, torch.sin, x, **options)
+    assert found[0] is verdict is True
+    assert found[1] + found[2] <= calls + runs
+
+
 def test_entries_of_few_inputs_that_are_slightly_wrong_are_compared_one_by_one() -> None:
     """Their sum is beyond the error bar, as that of one wrong entry is, so the entries have to be looked at."""
     x = numbers(10)
