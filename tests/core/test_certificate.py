@@ -194,6 +194,12 @@ def test_roundoff_of_the_outputs_is_overcome_by_larger_steps(values: float, numb
     assert right.problem.cost.forwards < 60
 
 
+def test_roundoff_of_a_sum_of_a_million_squares_is_overcome() -> None:
+    """Without a certificate, each of its entries takes two sums of a million numbers."""
+    right = context_at(lambda x: (x * x).sum(), numbers((1_000_000,), 0), miss=SLOW_MISS)
+    assert certify(right.projections, REVERSE, evaluations=100) == SLOW_MISS
+
+
 def test_function_of_many_inputs_and_few_outputs_is_assumed_to_be_curved() -> None:
     def function(x: Tensor) -> Tensor:
         return x.sin().reshape(10, -1).sum(1)

@@ -20,6 +20,7 @@ SCHEMES = (
     (SKEWED, 32.0),
     (SKEWED, 64.0),
     (EXTRAPOLATED, 256.0),
+    (EXTRAPOLATED, 2048.0),
     (SKEWED, 6.0),
     (CENTRAL, 2.0 / 3.0),
     (CENTRAL, 1.0 / 16.0),
