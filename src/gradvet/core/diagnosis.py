@@ -94,8 +94,14 @@ class _Case:
     def is_zero(self, entries: Array) -> bool:
         return bool(self.xp.all(self.zeros(entries, thresholds.EQUAL_RATIO)))
 
+    @cached_property
+    def off_diagonal(self) -> Array:
+        """One beside the diagonal, and zero on it."""
+        found = self.xp.ones_like(self.numerical)
+        return found - self.xp.eye(self.shape[0], dtype=found.dtype, device=array_api_compat.device(found))
+
     def beside_diagonal(self, matrix: Array) -> Array:
-        return matrix - matrix * self.xp.eye(self.shape[0], dtype=matrix.dtype, device=array_api_compat.device(matrix))
+        return matrix * self.off_diagonal
 
 
 def _absent(case: _Case) -> str:

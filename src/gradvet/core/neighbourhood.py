@@ -34,6 +34,9 @@ ZERO_IN_PART = (
     "row or a branch that the derivative leaves out, or a detach."
 )
 
+FEW_RATIOS = 2
+"""Number of distinct values of a factor that some tensor has by chance."""
+
 MAX_LISTED = 4
 """Wrong entries that are listed beside the worst."""
 
@@ -116,6 +119,8 @@ def wrong_factor(
     differs = xp.abs(derivative - numerical) > alike * xp.abs(numerical)
     differs = wrong | (differs & (xp.abs(numerical) > thresholds.EQUAL_RATIO * peak(numerical)))
     a, n = derivative[differs], numerical[differs]
+    if a.shape[0] <= FEW_RATIOS:
+        return ""
     factors = {"": xp.ones_like(a)}
     factors |= {name: values[differs] for name, values in _operands(problem, rows, columns).items()}
     names, lines = list(factors), xp.stack(list(factors.values()))
@@ -128,7 +133,7 @@ def wrong_factor(
         if not ratio or not ratio * ratio * weights[j] >= (1.0 - alike) * lengths[i]:
             continue
         is_same = bool(xp.all(xp.abs(left[i, :] - ratio * right[j, :]) <= alike * abs(ratio) * xp.abs(right[j, :])))
-        if is_same and len(distinct_values((lines[j, :] / lines[i, :]).tolist(), thresholds.NEAR_RATIO)) > 2:
+        if is_same and len(distinct_values((lines[j, :] / lines[i, :]).tolist(), thresholds.NEAR_RATIO)) > FEW_RATIOS:
             break
     else:
         return ""
