@@ -215,8 +215,14 @@ class CentralDifferences:
             return None
         numbers = problem.domain.size + problem.codomain.size + problem.nondifferentiable.size
         width = max(1, min(BLOCK // (2 * numbers), max(MIN_BATCH, CACHED_NUMBERS // (2 * numbers))))
-        found = [self._block(first, min(first + width, stop)) for first in range(start, stop, width)]
-        return None if any(block is None for block in found) else _concat(found)
+        # Blocks that are kept one by one between larger ones would split the memory that these leave.
+        found = problem.zeros((stop - start, numbers - problem.domain.size))
+        for first in range(start, stop, width):
+            block = self._block(first, min(first + width, stop))
+            if block is None:
+                return None
+            found[first - start : first - start + width, :] = block
+        return found
 
     def _block(self, start: int, stop: int) -> Array | None:
         number, problem = stop - start, self.problem
@@ -242,7 +248,7 @@ def _stack(vectors: Sequence[Array]) -> Array:
     return vectors[0][None, :] if len(vectors) == 1 else namespace(vectors[0]).stack(vectors)
 
 
-def _concat(blocks: Sequence[Array | None]) -> Array:
+def _concat(blocks: Sequence[Array]) -> Array:
     return namespace(blocks[0]).concat(blocks, axis=0)
 
 
@@ -312,14 +318,16 @@ class ReverseJacobian:
             self._faster[output] = self._is_faster(output)
         if not self._faster[output]:
             return None
-        blocks: list[Array] = []
+        width = self.width if isinstance(selection, slice) else len(selection)
+        # In one piece from the start, as differences are.
+        matrix = problem.zeros((rows, width))
         chunk = max(MIN_BATCH, CACHED_NUMBERS // (rows + self.width))
         for at in range(0, rows, chunk):
             block = problem.vjp_rows(output, at, min(at + chunk, rows))
             if block is None:
                 return None
-            blocks.append(block[:, selection])
-        matrix, probe = _concat(blocks), self.projections.probe_cotangents(1)[0]
+            matrix[at : at + chunk, :] = block[:, selection]
+        probe = self.projections.probe_cotangents(1)[0]
         v, expected = probe.v, probe.vjp
         if len(self.codomain.leaves) > 1:
             v = v[self.codomain.slices[output]]
