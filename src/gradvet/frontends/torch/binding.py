@@ -299,7 +299,7 @@ def _nothing_to_differentiate(request: Request, tree: ArgumentTree) -> InvalidPr
     )
 
 
-def widened_copy(tensor: Tensor, wide: torch.dtype) -> Tensor:
+def widened_copy(tensor: Tensor, wide: torch.dtype = torch.float64) -> Tensor:
     """A copy with at least this precision, a parameter of one; integers and booleans are returned as they are."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor

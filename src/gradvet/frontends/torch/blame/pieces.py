@@ -161,7 +161,7 @@ def wrong_range(call: Call, name: str) -> str:
 
 def _clause(call: Call, position: int) -> str:
     """The clause about one argument, by the gradient of random sums of the outputs in double precision."""
-    args, kwargs = arguments_of(call, [widened_copy(tensor, torch.float64) for tensor in call.tensors])
+    args, kwargs = arguments_of(call, list(map(widened_copy, call.tensors)))
     x, generator = args[position].detach(), torch.Generator().manual_seed(0)
 
     def random(like: Tensor) -> Tensor:

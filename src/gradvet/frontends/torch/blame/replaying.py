@@ -122,7 +122,7 @@ def _outputs_of_module(call: Call, around: Around, constants: Any, inner: nn.Mod
     """The floating-point results of a module for copies of its inputs; `constants` are these if none required grad."""
     if constants is not None:
         is_wide = not WIDE_DTYPES.isdisjoint(p.dtype for p in inner.parameters())
-        args, kwargs = map_tensors(_doubled if is_wide else unchanged, constants)
+        args, kwargs = map_tensors(widened_copy if is_wide else unchanged, constants)
     args, kwargs = map_tensors(lambda t: t if isinstance(t, nn.Parameter) else t.clone(), (args, kwargs))
     _restore(call)
     with _autocast(call), _objects_as_recorded(call):
@@ -167,7 +167,7 @@ def _with_workspace(
         if n not in call.written:
             tensors.append(next(others))
             continue
-        values = _doubled(kept) if is_wide else kept
+        values = widened_copy(kept) if is_wide else kept
         memory = shared.setdefault((n, values.dtype), copied(values))
         tensors.append(memory.copy_(values))
     return arguments_of(call, tensors)
@@ -234,10 +234,6 @@ def is_locally_constant(call: Call, positions: Sequence[int]) -> bool:
     with preserved_rng(), _autocast(call):
         call.random.restore()
         return is_constant_in(lambda *given: callable_of(call.target)(*given, **kwargs), args, positions)
-
-
-def _doubled(tensor: Tensor) -> Tensor:
-    return widened_copy(tensor, torch.float64)
 
 
 def arguments_of(call: Call, tensors: Sequence[Tensor | None]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -29,7 +29,7 @@ def is_constant_in(function: Callable[..., Any], args: Sequence[Any], positions:
     all elements change by the same, needed by `test_wrong_softmax_is_no_surrogate`.
     """
     try:
-        return _is_constant_in(function, map_tensors(lambda t: widened_copy(t, torch.float64), tuple(args)), positions)
+        return _is_constant_in(function, map_tensors(widened_copy, tuple(args)), positions)
     except Exception:
         return _is_constant_in(function, args, positions)
 
