@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -160,6 +161,13 @@ def in_vmap(problem: TorchProblem) -> Iterator[None]:
         raise
 
 
+def _saving(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Any]) -> contextlib.AbstractContextManager[Any]:
+    """Torch's hooks on saved tensors, which its compiler leaves alone: it traces those that run in compiled code."""
+    if "torch._dynamo" in sys.modules:
+        pack, unpack = torch.compiler.disable(pack), torch.compiler.disable(unpack)
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+
 def call_recomputing(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     """The result of a call whose graph keeps no tensors: the first one that backward needs calls it again.
 
@@ -178,13 +186,13 @@ def call_recomputing(function: Callable[..., Any], arguments: Sequence[Any]) -> 
 
     def recomputed(number: int) -> Tensor:
         if not again:
-            with torch.enable_grad(), private.saved_tensors_hooks(record, torch.detach):
+            with torch.enable_grad(), _saving(record, torch.detach):
                 function(*arguments)
         if number >= len(again) or (again[number].shape, again[number].dtype) != kept[number]:
             raise RuntimeError("torch.utils.checkpoint refuses the function: a second call saves other tensors")
         return again[number]
 
-    with private.saved_tensors_hooks(forget, recomputed):
+    with _saving(forget, recomputed):
         return function(*arguments)
 
 
@@ -271,7 +279,7 @@ def without_saving(problem: TorchProblem, call: Callable[[], list[Any]]) -> list
     asked: list[object] = []
     with contextlib.suppress(Exception):  # it is raised again if it is not about the hooks
         # A queue of length zero forgets every tensor without running Python code.
-        with private.saved_tensors_hooks(deque[Any](maxlen=0).append, asked.append):
+        with _saving(deque[Any](maxlen=0).append, asked.append):
             found = call()
         if not asked:
             return found

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -321,12 +321,6 @@ def largest_over_operators(call: Callable[[], object], measure: Callable[[Sequen
         with mode:
             call()
     return found
-
-
-def saved_tensors_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Any]) -> AbstractContextManager[Any]:
-    """Torch's context, with hooks that its compiler leaves alone: it traces those that run inside compiled code."""
-    disable = _found(sys.modules.get("torch._dynamo"), "disable") or (lambda function: function)
-    return torch.autograd.graph.saved_tensors_hooks(disable(pack), disable(unpack))
 
 
 def storage_reference(tensor: Tensor) -> Any:

@@ -252,11 +252,6 @@ def is_wrapped(tensor: Tensor) -> bool:
     return False
 
 
-def is_tracing() -> bool:
-    """Whether torch.jit.trace runs the code; False without private names."""
-    return not PUBLIC_ONLY and torch._C._get_tracing_state() is not None
-
-
 def is_opaque(module: nn.Module) -> bool:
     """Whether a module runs compiled or scripted code, into which no hooks can be put."""
     compiled = not PUBLIC_ONLY and module._compiled_call_impl is not None

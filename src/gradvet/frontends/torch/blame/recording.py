@@ -211,7 +211,7 @@ class Recorder:
 
     def _copyable(self, value: Any) -> list[Tensor] | None:
         """The tensors in a value, if all can be copied: outside of transforms, and of kinds that checks accept."""
-        if private.is_tracing() or torch.compiler.is_compiling():
+        if torch.jit.is_tracing() or torch.compiler.is_compiling():  # type: ignore[attr-defined,no-untyped-call]
             return None
         try:
             tensors = nested_tensors(value)
