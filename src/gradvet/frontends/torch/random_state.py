@@ -84,7 +84,7 @@ class RandomState:
         self.restore_others()
 
     def restore_others(self) -> bool:
-        """Write back those of Python and NumPy where they have changed; whether one has. It takes tens of microseconds."""
+        """Write back those of Python and NumPy if they have changed; whether one has. Takes tens of microseconds."""
         has_changed = self._python != random.getstate()
         if has_changed:
             random.setstate(self._python)
