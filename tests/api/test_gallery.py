@@ -45,9 +45,7 @@ def report_on(case: Case, order: int) -> Report:
         return gradvet.check(*case.build(), order=order, seed=20, accuracy=case.accuracy or 0.0, blame=False)
 
 
-DECIDED = frozenset(
-    {"sharp_softmax", "sharp_sigmoid", "sharp_attention_in_float32", "pendulum_by_its_own_rule_in_bfloat16"}
-)
+DECIDED = frozenset({"sharp_softmax", "sharp_sigmoid", "pendulum_by_its_own_rule_in_bfloat16"})
 """Right functions that one mechanism decides, as its docstring says."""
 
 TRAINED = frozenset(case.name for case in (*right_autocast.CASES, *right_training.CASES) if not case.accuracy)

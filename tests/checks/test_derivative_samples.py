@@ -23,7 +23,7 @@ def is_close(found: Tensor | None, expected: Tensor | None, rtol: float) -> bool
     return bool(torch.allclose(found, expected, rtol=rtol, atol=rtol))
 
 
-def unknown(_: Callable[[], Tensor], spread: float = 0.0) -> None:
+def unknown(_: Callable[[], Tensor]) -> None:
     """Operators do not round."""
 
 

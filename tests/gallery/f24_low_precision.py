@@ -71,15 +71,6 @@ CASES = (
         "swish_all_lost_below_float64",
         "The float64 template is right, so a check of that alone says nothing about bfloat16.",
     ).at(kernel(kernels.swish, kernels.swish_vjp, nothing), kernels.swish, normal, (100, 128), dtype=BF16),
-    wrong("sharp_attention_without_mean_in_float32", "Beside large scores the forgotten term is not roundoff.").at(
-        kernel(kernels.sharp_attention, kernels.sharp_attention_vjp_without_mean),
-        kernels.sharp_attention,
-        normal,
-        (5, 4),
-        (5, 4),
-        (5, 4),
-        dtype=F32,
-    ),
     wrong(
         "pendulum_without_a_fifth_in_bfloat16",
         "Its roundoff is large, and the gradient a fifth too small.",

@@ -35,24 +35,6 @@ def pendulum_vjp(v: Tensor, angle: Tensor, speed: Tensor) -> tuple[Tensor | None
     return true_vjp(pendulum, (angle, speed), (v,))
 
 
-def sharp_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """With large scores: each row has one weight next to 1."""
-    return torch.softmax(20 * (q @ k.mT), -1) @ v
-
-
-def sharp_attention_vjp(g: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-    weights = torch.softmax(20 * (q @ k.mT), -1)
-    mean = (g * (weights @ v)).sum(-1, keepdim=True)
-    scores = 20 * weights * (g @ v.mT - mean)
-    return scores @ k, scores.mT @ q, weights.mT @ g
-
-
-def sharp_attention_vjp_without_mean(g: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-    weights = torch.softmax(20 * (q @ k.mT), -1)
-    scores = 20 * weights * (g @ v.mT)
-    return scores @ k, scores.mT @ q, weights.mT @ g
-
-
 def kernel(
     formula: Function,
     vjp: Function,

@@ -126,15 +126,6 @@ CASES = (
         dtype=BF16,
     ),
     right(
-        "sharp_attention_in_float32",
-        "Terms of size one cancel in backward: what is left of the gradients of the scores is roundoff in part.",
-        _at(kernel(kernels.sharp_attention, kernels.sharp_attention_vjp), ((5, 4), (5, 4), (5, 4)), F32),
-        reference=kernels.sharp_attention,
-        dtype=F32,
-        drop_in=False,
-        proof=REVERSE,
-    ),
-    right(
         "pendulum_by_its_own_rule_in_bfloat16",
         "Later steps enlarge the roundoff of earlier ones; the wider version has the same if its operators round.",
         _at(kernel(kernels.pendulum, kernels.pendulum_vjp), ((32,), (32,)), BF16),

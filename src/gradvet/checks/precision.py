@@ -18,8 +18,8 @@ from gradvet.checks.low_precision_entries import (
     PieceStatistics,
     Rounded,
     derivative_samples,
+    is_framework,
 )
-from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.frontend import BranchCounts
 from gradvet.core.ledger import GIVEN
@@ -58,7 +58,7 @@ SameBranches = Callable[[], BranchPair | None]
 def precision_against(
     wide: Context,
     same_branches: SameBranches = lambda: None,
-    rounded: Rounded = lambda call, spread=0.0: None,
+    rounded: Rounded = lambda call: None,
     modes: Collection[str] = ("reverse", "forward"),
 ) -> CheckFunction:
     """The check of a problem in low precision against its wider version.
@@ -240,20 +240,5 @@ def _finding(context: Context, wide: str, mode: str, worst: LeafComparison | Non
         return Finding("precision", Verdict.INCONCLUSIVE, words, facts=facts)
     combination = Location(0, "a combination of outputs", "")
     mismatch = Mismatch(combination, worst.place, worst.found, worst.expected, worst.limit, worst.limit)
-    advice = COMMON_ERROR_ADVICE if _is_scaled(worst) else LOW_PRECISION_ADVICE
+    advice = COMMON_ERROR_ADVICE if worst.is_scaled else LOW_PRECISION_ADVICE
     return Finding("precision", Verdict.FAIL, words, (mismatch,), facts, advice.format(wide))
-
-
-def _is_scaled(worst: LeafComparison) -> bool:
-    """Whether the worst entry has the error that all entries share, which rounding does not explain."""
-    is_large = abs(worst.scale) > max(worst.scale_bar, worst.eps**thresholds.HALF_THE_DIGITS)
-    rest = worst.found - (1.0 + worst.scale) * worst.expected
-    return is_large and abs(rest) <= thresholds.OPERATION_EPS * worst.eps * abs(worst.expected)
-
-
-def is_framework(context: Context) -> bool:
-    """Whether only the framework's own kernels round, inside them too.
-
-    Needed by `test_batch_norm_of_two_rows_does_not_fail_in_float32`.
-    """
-    return context.problem.rules.are_builtin and context.computes_in_io_dtype

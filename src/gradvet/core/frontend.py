@@ -214,11 +214,10 @@ class Frontend:
         """
         return None
 
-    def rounded(self, problem: OwnProblem, call: Callable[[], Array], spread: float = 0.0) -> Array | None:
+    def rounded(self, problem: OwnProblem, call: Callable[[], Array]) -> Array | None:
         """The result of a call in which every operator rounds to the format of the problem.
 
-        It may then change its results at random by about `spread` spacings of the format. None if operators
-        cannot be intercepted.
+        None if operators cannot be intercepted.
         """
         return None
 

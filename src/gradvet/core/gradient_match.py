@@ -63,7 +63,7 @@ def gradient_mismatch(context: Context, v: Array, found: Array, expected: Array)
     if not context.is_double:
         allowed = xp.maximum(allowed, _shared_noise(context, difference, expected))
     # Roundoff breaks ties inside the function in one way or another: `test_ties_of_sums_broken_by_the_layout_pass`.
-    for _ in range(MAX_JITTER_PAIRS):  # one pair may show no change: `sharp_attention_in_float32`
+    for _ in range(JITTER_PAIRS):
         allowed = xp.maximum(allowed, explained_by_response(context, v))
         if float(xp.max(excess := _excess(context, found, difference, expected, allowed))) <= 1.0:
             return None

@@ -250,10 +250,8 @@ class TorchFrontend(Frontend):
         problem.release()
         return part.with_eps(problem.eps)
 
-    def rounded(
-        self, problem: TorchProblem, call: Callable[[], torch.Tensor], spread: float = 0.0
-    ) -> torch.Tensor | None:
-        return rounded_as(problem, call, spread)
+    def rounded(self, problem: TorchProblem, call: Callable[[], torch.Tensor]) -> torch.Tensor | None:
+        return rounded_as(problem, call)
 
     def tf32_products(self, problem: TorchProblem) -> AbstractContextManager[object] | None:
         return user_reference.tf32_products() if may_round_products(problem) else None

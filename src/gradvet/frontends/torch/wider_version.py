@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gradvet.core import thresholds
 from gradvet.core.frontend import Request
-from gradvet.core.problem import Distribution
 from gradvet.core.reference_errors import TF32_EPS
 from gradvet.core.vectors import pieces
 from gradvet.errors import InvalidProblemError, UnsupportedError
@@ -137,23 +136,17 @@ def _differ_by_rounding(problem: TorchProblem, wide: TorchProblem) -> bool:
     return bool(known.any()) and float(error.max()) <= thresholds.COHERENT * float(expected.max()) + inside
 
 
-def rounded_as(problem: TorchProblem, call: Callable[[], Tensor], spread: float = 0.0) -> Tensor | None:
+def rounded_as(problem: TorchProblem, call: Callable[[], Tensor]) -> Tensor | None:
     """The result of a call in which every operator rounds what it returns to the format of the problem.
 
-    It may then change it at random by about `spread` spacings, as kernels do that round in another order. The tensors
-    keep their wider formats; views stay as they are. None where the format is unknown, or operators cannot be
-    intercepted.
+    The tensors keep their wider formats; views stay as they are. None where the format is unknown, or operators cannot
+    be intercepted.
     """
     narrow = next((dtype for dtype in NARROW if torch.finfo(dtype).eps == problem.eps), None)
 
     def rounded_value(value: Any) -> Any:
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            return value
-        value = value.to(narrow).to(value.dtype)
-        if spread and value.device == problem.value.device:
-            changes = problem.random(value.numel(), Distribution.NEAR_UNIT).reshape(value.shape)
-            value = value * (1.0 + spread * problem.eps * changes).to(value.dtype)
-        return value
+        is_rounded = isinstance(value, Tensor) and value.is_floating_point()
+        return value.to(narrow).to(value.dtype) if is_rounded else value
 
     def rounded(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         result = operator(*args, **kwargs)
