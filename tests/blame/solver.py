@@ -86,7 +86,7 @@ FAULTS = [
     Fault("new_parameter", "1", "nn.Parameter", model),
     Fault("assigned_data", "1", "data", model),
     Fault("written_alias", "1", "copy_", model),
-    Fault("hook_of_parent", "1.field", "detach", model),
+    Fault("hook_of_parent", "1", "detach", model),
     Fault("packed", "1", "saved_tensors_hooks", model),
     Fault("copied_module", "1", "data", model),
 ]

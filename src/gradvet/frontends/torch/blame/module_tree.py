@@ -134,8 +134,6 @@ class ModuleTree:
         if explained:
             first, name = explained[0], input_of(finding)
             path = self.paths.get(id(first.owner), piece.path)
-            if not is_below(path, piece.path):  # a method of a module around it that is a hook
-                path = piece.path
             stops = tuple(stop for stop in stops if stop.explains)
             return Culprit(path, first.name, first.place, first.what, name, None, (), stops, finding)
         path, name, place, cause = piece.path, piece.name, piece.place, cause_of(finding)
