@@ -322,17 +322,21 @@ class SlopeTest:
         return [number for number, name in sized if not self._resolution(name) <= asked]
 
     def _together(self, rows: Sequence[int]) -> Decision:
-        """Several inputs of small effect by one sweep, which resolves far smaller contributions than the screen.
+        """Several inputs of small effect by the screen, or by a sweep, which resolves far smaller contributions.
 
         Needed by `test_biases_before_batch_norms_pass_in_few_evaluations`: each alone would take a sweep of its own.
         """
         context = self.context
         joint, domain = context.joint_direction(), context.problem.domain
-        parts = [joint[part] * (number in rows) for number, part in enumerate(domain.slices)]
-        u = context.restricted(context.xp.concat(parts))
-        if not peak(u):
+        u = context.xp.concat([joint[part] * (number in rows) for number, part in enumerate(domain.slices)])
+        if not peak(u := context.restricted(u)):
             return Decision(Verdict.PASS, Reason.NO_SIGNAL)
-        return self.sweep(u, context.cotangents_for(context.slope_of(context.difference(u))))
+        difference = context.difference(u)
+        cotangents = context.cotangents_for(context.slope_of(difference))
+        is_smooth = bent_rows(context, difference) is None
+        if is_smooth and screen_agrees(context, self.mode, difference, cotangents) and self._open_rows() != rows:
+            return AGREES
+        return self.sweep(u, cotangents)
 
     def _alone(self, number: int) -> Decision:
         """One input alone, with other step lengths where the usual ones do not show enough."""
