@@ -19,6 +19,7 @@ from tests.sources import ROOT, SOURCES, TESTS, Sources, is_own, module_name, no
 HOMES_OF_PRIVATE_NAMES = (
     "frontends/torch/private.py",
     "frontends/torch/process_state.py",
+    "frontends/torch/random_state.py",
     "frontends/torch/blame/private.py",
     "frontends/torch/opdb.py",
     "pytest_plugin.py",
@@ -28,6 +29,12 @@ DOCUMENTED = frozenset({"_exit", "_fields"})
 
 PRIVATE_OF_MODULES = frozenset(name for name in vars(nn.LSTM(1, 1)) if name.startswith("_"))
 """Private attributes of torch's modules: `vars(module)` has them under these strings."""
+
+HOME_OF_ADDRESSES = "frontends/torch/random_state.py"
+WRITING = frozenset({"memmove", "memset", "pointer", "POINTER", "cast", "from_buffer", "contents", "value", "raw"})
+"""Names of ctypes by which memory is written."""
+READABLE = frozenset({"raw", "value"})
+"""Those of them that may be read."""
 
 HOMES_OF_STATE = ("core/events.py", "compat/__init__.py")
 STATE = frozenset({"core/results.py has the state RENDERERS"})
@@ -110,12 +117,21 @@ def private_names(sources: Sources) -> list[str]:
 
 
 def addresses(sources: Sources) -> list[str]:
-    """Imports of ctypes, by which memory is read and written past Python."""
-    return [
-        f"{path} imports ctypes"
-        for path, text in sources.items()
-        if any("ctypes" in names_imported(node) for node in nodes_of(text))
-    ]
+    """Imports of ctypes outside of its home, and writes to memory by it."""
+    found = []
+    for path, text in sources.items():
+        nodes = nodes_of(text)
+        has_ctypes = any("ctypes" in names_imported(node) for node in nodes)
+        if has_ctypes and path != HOME_OF_ADDRESSES:
+            found.append(f"{path} imports ctypes")
+        for node in nodes if has_ctypes else ():
+            if not isinstance(node, (ast.Attribute, ast.Subscript)) or ast.unparse(node.value) == "self":
+                continue
+            used = node.attr if isinstance(node, ast.Attribute) else ast.unparse(node)
+            is_store = not isinstance(node.ctx, ast.Load)
+            if used in WRITING - READABLE or (is_store and (used in READABLE or isinstance(node, ast.Subscript))):
+                found.append(f"{path}:{node.lineno} writes by {used}")
+    return found
 
 
 def names_imported(node: ast.AST) -> set[str]:
@@ -280,13 +296,26 @@ def test_own_special_and_documented_names_are_not_private(text: str) -> None:
     assert private_names({"suite/case.py": text}) == []
 
 
-def test_no_memory_is_used_by_its_address() -> None:
+def test_no_memory_is_written_by_its_address() -> None:
     assert addresses(SOURCES) == []
 
 
-@pytest.mark.parametrize("text", ["import ctypes\nctypes.string_at(1, 2)", "from ctypes import c_int"])
-def test_address_is_found(text: str) -> None:
-    assert addresses({"suite/case.py": text}) == ["suite/case.py imports ctypes"]
+@pytest.mark.parametrize(
+    ("path", "text", "breach"),
+    [
+        ("suite/case.py", "import ctypes\nctypes.string_at(1, 2)", "suite/case.py imports ctypes"),
+        (HOME_OF_ADDRESSES, "import ctypes\nctypes.memmove(1, 2, 3)", f"{HOME_OF_ADDRESSES}:2 writes by memmove"),
+        (HOME_OF_ADDRESSES, "from ctypes import c_int\nc_int(1).value = 2", f"{HOME_OF_ADDRESSES}:2 writes by value"),
+        (HOME_OF_ADDRESSES, "import ctypes\nmemory[0] = b'x'", f"{HOME_OF_ADDRESSES}:2 writes by memory[0]"),
+    ],
+)
+def test_address_is_found(path: str, text: str, breach: str) -> None:
+    assert addresses({path: text}) == [breach]
+
+
+def test_memory_may_be_read_in_its_home() -> None:
+    text = "import ctypes\nstate = (ctypes.c_char * 4).from_address(1).raw"
+    assert addresses({HOME_OF_ADDRESSES: text}) == []
 
 
 def test_modules_hold_no_state() -> None:

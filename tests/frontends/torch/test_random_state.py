@@ -7,9 +7,19 @@ import random
 import numpy
 import pytest
 
+from gradvet.frontends.torch import private, random_state
 from gradvet.frontends.torch.random_state import RandomState
 
 
+@pytest.fixture(params=[True, False], ids=["in memory", "asked for"])
+def scheme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param and private.PUBLIC_ONLY:
+        pytest.skip("private names are switched off")
+    monkeypatch.setattr(random_state, "READS_PYTHON", request.param)
+    monkeypatch.setattr(random_state, "READS_NUMPY", request.param)
+
+
+@pytest.mark.usefixtures("scheme")
 def test_numbers_drawn_in_between_were_never_drawn() -> None:
     kept = RandomState()
     first = random.random(), random.gauss(0.0, 1.0), float(numpy.random.rand())
@@ -20,6 +30,7 @@ def test_numbers_drawn_in_between_were_never_drawn() -> None:
     assert (random.random(), random.gauss(0.0, 1.0), float(numpy.random.rand())) == first
 
 
+@pytest.mark.usefixtures("scheme")
 def test_normal_number_that_waits_to_be_used_is_kept() -> None:
     random.gauss(0.0, 1.0)
     kept = RandomState()
@@ -37,6 +48,7 @@ def test_normal_number_that_numpy_keeps_is_kept() -> None:
         assert numpy.random.randn() == first
 
 
+@pytest.mark.usefixtures("scheme")
 def test_generator_that_nobody_drew_from_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = RandomState()
     monkeypatch.setattr(random, "setstate", lambda state: pytest.fail("the state was written"))

@@ -1,6 +1,6 @@
 """Every private name of torch that the frontend uses, each behind a function with a public fallback.
 
-Those of open contexts are in `process_state`.
+Those of open contexts are in `process_state`, those of the random generators of Python and NumPy in `random_state`.
 
 Tested with torch 2.13, Python 3.11, NumPy 2.4. `GRADVET_PUBLIC_ONLY=1` in the environment switches all fallbacks on.
 """

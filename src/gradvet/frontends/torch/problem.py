@@ -317,8 +317,8 @@ class TorchProblem(Problem):
 
     def gradients_at_point(self, outputs: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
         """The gradients of the inputs from the random state that the forward pass left."""
-        for write, state in self.states_after_forward:
-            write(state)
+        for generator, state in self.states_after_forward:
+            generator.set_state(state)
         return self.gradients(outputs, cotangents)
 
     def vjp(self, v: Tensor) -> Tensor:

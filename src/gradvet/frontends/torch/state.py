@@ -177,8 +177,8 @@ class FixedState:
         if is_module:
             frozen = kept_tensors(p for p in owner.parameters() if not p.requires_grad)
             self._others = [kept_attributes(owner), frozen]
-        self._all_others, self._draws = self._others, True
-        self._was_called = self._is_settled = self._is_left = False
+        self._all_others, self._is_left = self._others, False
+        self._was_called = False
         self.has_attributes = any(not is_foreign(type(module).__module__) for module in self.modules)
         """Whether there are modules of the user, whose attributes calls may change."""
 
@@ -198,19 +198,14 @@ class FixedState:
         return from_fixed_state
 
     def restore(self) -> None:
-        """Restore the random state, attributes and frozen parameters, and replace buffers that were changed.
-
-        What the first call left as it was is not compared again, but for torch's generators and buffers.
-        """
-        for write, state in (*self._start.torch, *self._start.given):
-            write(state)
+        """Restore the random state, and replace buffers that were changed."""
+        self._start.restore()
         self._renew_buffers()
-        draws = self._draws and self._start.restore_others()
         if self._is_left:
             return
         changed = [restore for restore in self._others if restore()]
-        if self._was_called and not self._is_settled:
-            self._others, self._draws, self._is_settled = changed, draws, True
+        if self._was_called and self._others is self._all_others:
+            self._others = changed  # what the first call left as it was is not compared again
 
     @contextmanager
     def attributes_left(self) -> Iterator[None]:

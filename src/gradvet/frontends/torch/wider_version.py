@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -375,7 +374,17 @@ def internal_eps(problem: TorchProblem) -> float:
     """The eps of the coarsest format that numbers pass inside the function, as far as can be seen. Calls it."""
     if problem.binding.operator_mode:
         return problem.eps
-    eps = problem.eps
-    with suppress(Exception), torch.no_grad():  # of one call, captured constants included, where it can be intercepted
-        eps = max(eps, _coarsest_inside(lambda: problem.function(*problem.arguments)))
-    return max(eps, _captured_eps(problem))
+    return max(problem.eps, _coarsest_eps(problem.function, problem.arguments), _captured_eps(problem))
+
+
+def _coarsest_eps(function: Callable[..., Any], arguments: Any) -> float:
+    """The eps of the coarsest format among the tensors of one call, captured constants included; 0 if unknown."""
+
+    def call() -> None:
+        with torch.no_grad():
+            function(*arguments)
+
+    try:
+        return _coarsest_inside(call)
+    except Exception:
+        return 0.0

@@ -257,8 +257,7 @@ def _leaf(tensor: Tensor, needs_grad: bool) -> Tensor:
 
 def _restore(call: Call) -> None:
     """Give the modules the attributes that they had when the recording began, and generators of theirs their state."""
-    for write, state in call.random.given:
-        write(state)
+    call.random.restore_given()
     if call.restore_attributes is not None:
         call.restore_attributes()
 
