@@ -85,6 +85,29 @@ def test_biases_before_batch_norms_pass_in_few_evaluations(shift: float) -> None
     assert report.cost.forwards <= MOST_FORWARDS
 
 
+def with_small_biases() -> nn.Module:
+    """Layers whose biases are near zero, as after one step of an optimizer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Tanh()) for _ in range(4)))
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter, std=1e-5)
+    return model
+
+
+def test_small_biases_are_screened_at_once() -> None:
+    """Sweeps instead of the screen take 125 forward passes."""
+    report = gradvet.check(with_small_biases(), torch.randn(5, 6), seed=1, checks=["reverse", "forward"])
+    assert report.verdict is Verdict.PASS, report
+    assert report.cost.forwards <= 60
+
+
+def test_lost_gradient_of_a_small_bias_fails() -> None:
+    model = with_small_biases()
+    detached(model, "1.1.bias")
+    assert gradvet.check(model, torch.randn(5, 6), seed=1, checks=["reverse"]).verdict is Verdict.FAIL
+
+
 def detached(model: nn.Module, path: str) -> None:
     """The parameter at a path takes part in the forward pass without a gradient."""
     owner, _, name = path.rpartition(".")

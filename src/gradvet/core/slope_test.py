@@ -322,9 +322,9 @@ class SlopeTest:
         return [number for number, name in sized if not self._resolution(name) <= asked]
 
     def _together(self, rows: Sequence[int]) -> Decision:
-        """Several inputs of small effect by the screen, or by a sweep, which resolves far smaller contributions.
+        """Several inputs of small effect, by the screen or by a sweep, which resolves far smaller contributions.
 
-        Needed by `test_biases_before_batch_norms_pass_in_few_evaluations`: each alone would take a sweep of its own.
+        Needed by `test_biases_before_batch_norms_pass_in_few_evaluations` and `test_small_biases_are_screened_at_once`.
         """
         context = self.context
         joint, domain = context.joint_direction(), context.problem.domain
